@@ -1,0 +1,29 @@
+"""helpers: launch ranks from a cell, measure, draw, and check exercises.
+
+Names are loaded when first used: `import helpers` is quick and does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PLACES = {
+    "launch": "_launch",
+    "RankError": "_launch",
+    "LaunchTimeout": "_launch",
+    "cores": "_devices",
+    "default_nprocs": "_devices",
+}
+
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'helpers' has no name {name!r}")
+    return getattr(importlib.import_module(f"helpers.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
