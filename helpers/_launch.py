@@ -425,26 +425,25 @@ def _chosen_backend(backend: str | None, nprocs: int) -> str | None:
     return "nccl" if gpus >= nprocs else "gloo"
 
 
-def _listener(backend: str | None) -> socket.socket | None:
-    """For ranks that call init_process_group themselves: a bound loopback socket, so its port is theirs."""
-    if backend is not None:
-        return None
+def _loopback() -> dict[str, str]:
+    """What keeps gloo and NCCL on the loopback interface of this platform."""
+    name = {"darwin": "lo0", "win32": None}.get(sys.platform, "lo")
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {"USE_LIBUV": "0"}
+
+
+def _rendezvous(method: str) -> tuple[socket.socket, dict[str, str]]:
+    """For ranks that call init_process_group themselves: a loopback port, and the variables that name it.
+
+    The fork server's rank 0 inherits the bound socket, so that nobody else can take the port.
+    """
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    return listener
-
-
-def _environment(method: str, listener: socket.socket | None) -> dict[str, str]:
-    """The notebook's variables; gloo and NCCL pinned to loopback; the rendezvous for backend=None."""
-    loopback = {"darwin": "lo0", "win32": ""}.get(sys.platform, "lo")
-    extra = {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback} if loopback else {}
-    if os.name == "nt":
-        extra["USE_LIBUV"] = "0"
-    if listener is not None:
-        extra |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
-        if method == "fork server":
-            extra["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # every rank is a client, rank 0 too
-    return dict(os.environ) | extra
+    named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+    if method == "fork server":
+        named["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # every rank is a client of that store, rank 0 too
+    else:
+        listener.close()
+    return listener, named
 
 
 def _cell_sources() -> dict[str, str]:
@@ -492,10 +491,10 @@ def launch(
         _fork_server()  # it imports torch while this process prepares
     chosen = _chosen_backend(backend, ranks)
     run = _Run(ranks, timeout, grouped)
-    listener = _listener(chosen)
+    listener, named = (None, {}) if chosen is not None else _rendezvous(method)
     try:
         job = {
-            "environ": _environment(method, listener),
+            "environ": dict(os.environ) | _loopback() | named,
             "cwd": os.getcwd(),
             "path": import_path(),
             "argv": sys.argv,

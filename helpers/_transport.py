@@ -131,7 +131,8 @@ def _culprit(name: str, value: Any) -> str | None:
         for key, item in used.items():
             if item is not value and _refusal(item) is not None:
                 return f"{name} uses {key!r}, {_refused(item)}"
-    return f"{name} {_refused(value)}"
+    verb = name if name == "returned" else f"{name} is"
+    return f"{verb} {_refused(value)}"
 
 
 def refuse(parts: dict[str, Any], error: Exception) -> CannotTravel:
