@@ -13,7 +13,22 @@ _PLACES = {
     "RankError": "_launch",
     "LaunchTimeout": "_launch",
     "cores": "_devices",
+    "device": "_devices",
+    "devices": "_devices",
     "default_nprocs": "_devices",
+    "label": "_devices",
+    "measure": "_measure",
+    "compare": "_measure",
+    "measure_in_turns": "_measure",
+    "accuracy": "_digits",
+    "digits": "_digits",
+    "digits_net": "_digits",
+    "draw_ranks": "_draw",
+    "draw_steps": "_draw",
+    "figure": "_draw",
+    "show": "_draw",
+    "run_script": "_scripts",
+    "child_errors": "_scripts",
 }
 
 __all__ = sorted(_PLACES)

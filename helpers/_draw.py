@@ -1,0 +1,118 @@
+"""One look for every figure, and the drawings that several lessons share.
+
+Colours are Okabe and Ito's (2008), told apart by colour-blind readers; hatches carry them into grey print.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
+HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo")
+_STYLE = {
+    "figure.dpi": 100,
+    "savefig.dpi": 100,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "hatch.linewidth": 0.5,
+}
+
+
+def figure(width: float = 7.0, height: float = 3.2, **kwargs: Any) -> tuple[Any, Any]:
+    """A figure of `width` by `height` inches and its axes, in the course's style; kwargs go to subplots."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(_STYLE)
+    return plt.subplots(figsize=(width, height), layout="constrained", **kwargs)
+
+
+def show() -> None:
+    """Show the current figure and forget it."""
+    import matplotlib.pyplot as plt
+
+    plt.show()
+    plt.close("all")
+
+
+def _sources(value: float) -> list[int]:
+    """The ranks in a sum, where rank r contributes to the r-th decimal digit: 101 comes from 0 and 2."""
+    return [rank for rank, digit in enumerate(reversed(str(int(value)))) if digit != "0"]
+
+
+def _cell(axes: Axes, row: int, column: int, value: float, ranks: int) -> None:
+    """One chunk: its source's colour, or grey and hatched where several ranks are summed in it."""
+    from matplotlib.patches import Rectangle
+
+    sources = _sources(value)
+    summed = len(sources) > 1
+    shade = str(1 - 0.35 * len(sources) / ranks)
+    face = shade if summed else COLOURS[sources[0]] if sources else "white"
+    box = Rectangle((column, row), 0.94, 0.8, facecolor=face, edgecolor="black", linewidth=0.8)
+    box.set_hatch("////" if summed and len(sources) < ranks else "")
+    axes.add_patch(box)
+    weight = "bold" if len(sources) == ranks else "normal"
+    axes.text(
+        column + 0.47, row + 0.4, f"{int(value)}", ha="center", va="center", weight=weight,
+        bbox={"facecolor": face, "edgecolor": "none", "pad": 1} if summed else None,
+    )  # fmt: skip
+
+
+def draw_ranks(panels: dict[str, Sequence[Sequence[float]]], columns: int = 4) -> None:
+    """Draw what each rank holds, a panel a moment: rows are ranks, cells are chunks of their tensor.
+
+    Args:
+        panels: title to rows; a row is a sequence of numbers, where rank r's own data stand in the
+            decimal digit r, so that a cell's colour can show where it came from.
+        columns: panels side by side before a new row of panels begins.
+    """
+    across = min(columns, len(panels))
+    down = -(-len(panels) // across)
+    ranks = max(len(rows) for rows in panels.values())
+    _, grid = figure(7.2, down * (0.42 * ranks + 0.45), nrows=down, ncols=across, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for axes, (title, rows) in zip(grid.flat, panels.items(), strict=False):
+        _panel(axes, title, rows, ranks)
+    show()
+
+
+def _panel(axes: Axes, title: str, rows: Sequence[Sequence[float]], ranks: int) -> None:
+    wide = max(len(row) for row in rows)
+    axes.set_title(title)
+    axes.set_xlim(-1.3, max(wide, 2))
+    axes.set_ylim(len(rows), -0.1)
+    for rank, row in enumerate(rows):
+        axes.text(-0.15, rank + 0.4, f"rank {rank}", ha="right", va="center")
+        for column, value in enumerate(row):
+            _cell(axes, rank, column, value, ranks)
+
+
+def draw_steps(steps: dict[str, dict[str, float]], title: str = "") -> None:
+    """Draw one stacked bar a variant: how a step's time divides, in milliseconds.
+
+    Args:
+        steps: variant to parts; a part is a name, such as "compute", and its seconds.
+    """
+    _, axes = figure(7.2, 0.5 * len(steps) + 1.1)
+    names = list(next(iter(steps.values())))
+    left = [0.0] * len(steps)
+    for index, part in enumerate(names):
+        widths = [1e3 * parts[part] for parts in steps.values()]
+        axes.barh(
+            list(steps), widths, left=left, label=part, height=0.62,
+            color=COLOURS[index], hatch=HATCHES[index], edgecolor="black", linewidth=0.8,
+        )  # fmt: skip
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.invert_yaxis()
+    axes.set(xlabel="milliseconds a step", title=title)
+    axes.legend(ncols=len(names), loc="lower right", bbox_to_anchor=(1, 1.0))
+    show()
