@@ -77,7 +77,7 @@ def draw_ranks(panels: dict[str, Sequence[Sequence[float]]], columns: int = 4) -
     across = min(columns, len(panels))
     down = -(-len(panels) // across)
     ranks = max(len(rows) for rows in panels.values())
-    _, grid = figure(7.2, down * (0.42 * ranks + 0.45), nrows=down, ncols=across, squeeze=False)
+    _, grid = figure(7.2, down * (0.4 * ranks + 0.45), nrows=down, ncols=across, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for axes, (title, rows) in zip(grid.flat, panels.items(), strict=False):

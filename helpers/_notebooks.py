@@ -20,7 +20,7 @@ from nbstripout import strip_output
 
 LESSONS = "[0-9][0-9]_*.ipynb"
 CELL_TIMEOUT = 120
-NOT_HANDED_OUT = shutil.ignore_patterns("*.ipynb", ".*", "__pycache__", "workshop")
+NOT_HANDED_OUT = shutil.ignore_patterns("*.ipynb", "*.toml", ".*", "__pycache__", "workshop")
 CELL_METADATA = ("tags", "jupyter", "slideshow")
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
@@ -108,6 +108,7 @@ def handouts(lessons: list[Path], target: Path) -> None:
     shutil.copytree(lessons[0].parent, target, ignore=NOT_HANDED_OUT)
     for lesson in lessons:
         write(handout(nbformat.read(lesson, 4)), target / lesson.name)
+    print(f"{len(lessons)} handouts in {target.parent.name}/{target.name}/")
 
 
 def find(folder: Path, prefixes: Iterable[str] = ()) -> list[Path]:
@@ -115,9 +116,7 @@ def find(folder: Path, prefixes: Iterable[str] = ()) -> list[Path]:
     chosen = tuple(prefixes) or ("",)
     found = [path for path in sorted(folder.glob(LESSONS)) if path.name.startswith(chosen)]
     if not found:
-        raise LessonError(
-            f"no lesson {LESSONS} in {folder.name}/ starts with {' or '.join(map(repr, chosen))}"
-        )
+        raise LessonError(f"no lesson {'|'.join(chosen)}*.ipynb among {folder.name}/{LESSONS}")
     return found
 
 

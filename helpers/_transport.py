@@ -6,24 +6,29 @@ bytes beside the pickle, detached and on the CPU.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
-import struct
 import sys
 import types
 from collections import ChainMap
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import cloudpickle
-
-_HEADER = struct.Struct("<QI")  # bytes of the pickle, number of buffers
-_LENGTH = struct.Struct("<Q")
+from cloudpickle import cloudpickle as internals
 
 
 class CannotTravel(TypeError):
     """A value that cannot be sent to a rank or come back from one, named in one line."""
+
+
+def plain(error: Exception) -> Exception:
+    """Let a notebook show `error` as what it says, without the frames of this package."""
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {error}"]
+    return error
 
 
 def _tensor_from(buffer: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
@@ -40,7 +45,7 @@ def _code_from(filename: str, make: Callable[..., types.CodeType], args: tuple[A
 
 def _code_with_file(code: types.CodeType) -> Any:
     """cloudpickle 3.1.3 drops the file name, which a rank's traceback needs to name the cell."""
-    return _code_from, (code.co_filename, *cloudpickle.cloudpickle._code_reduce(code))
+    return _code_from, (code.co_filename, *internals._code_reduce(code))
 
 
 def _refuse_file(file: Any) -> Any:
@@ -60,52 +65,65 @@ class _Pickler(cloudpickle.Pickler):
         if torch is not None and isinstance(obj, torch.Tensor):
             if type(obj) is torch.Tensor and obj.layout is torch.strided and not obj.is_quantized:
                 data = obj.detach().cpu().resolve_conj().resolve_neg().contiguous()
-                raw = data.reshape(-1).view(torch.uint8).numpy()
+                flat = data.as_strided((data.numel(),), (1,))  # the stride of a single number may be any
+                raw = flat.view(torch.uint8).numpy()
                 return _tensor_from, (pickle.PickleBuffer(raw), obj.dtype, tuple(obj.shape))
             if obj.device.type not in ("cpu", "meta"):
-                return obj.detach().cpu().__reduce_ex__(self.proto)
+                return obj.detach().cpu().__reduce_ex__(5)
         return super().reducer_override(obj)
 
 
 def _pickled(value: Any) -> tuple[bytes, list[memoryview]]:
     buffers: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
-    pickler = _Pickler(stream, protocol=5, buffer_callback=buffers.append)
-    pickler.proto = 5
-    pickler.dump(value)
+    _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
     return stream.getvalue(), [buffer.raw() for buffer in buffers]
 
 
-def write(path: str, value: Any) -> None:
-    """Write `value` to `path` whole or not at all (temporary file, then rename)."""
-    body, buffers = _pickled(value)
-    with open(path + ".part", "wb") as file:
-        file.write(_HEADER.pack(len(body), len(buffers)))
-        for buffer in buffers:
-            file.write(_LENGTH.pack(buffer.nbytes))
-        file.write(body)
-        for buffer in buffers:
-            file.write(buffer)
-    os.replace(path + ".part", path)
+def write(path: str, value: Any, parts: Callable[[], dict[str, Any]] = dict) -> None:
+    """Write `value` to `path` whole or not at all (temporary file, then rename).
+
+    Raises CannotTravel, naming the one of `parts()` that cannot be pickled.
+    """
+    try:
+        body, buffers = _pickled(value)
+    except Exception as error:
+        raise plain(_refused(parts(), error)) from None
+    part = path + ".part"
+    try:
+        with open(part, "wb") as file:
+            pickle.dump([len(body), *(buffer.nbytes for buffer in buffers)], file)
+            file.writelines([body, *buffers])
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(part)  # a disk that filled up has room again for what is said of it
 
 
 def read(path: str) -> Any:
     """Read what `write` wrote; buffers come back writable and owned by the reader."""
     with open(path, "rb") as file:
-        body_length, count = _HEADER.unpack(file.read(_HEADER.size))
-        lengths = [_LENGTH.unpack(file.read(_LENGTH.size))[0] for _ in range(count)]
-        body = file.read(body_length)
-        buffers = []
-        for length in lengths:
-            buffers.append(bytearray(length))
-            file.readinto(buffers[-1])
+        body, *buffers = (bytearray(length) for length in pickle.load(file))
+        for buffer in (body, *buffers):
+            file.readinto(buffer)
     return pickle.loads(body, buffers=buffers)
 
 
-def classes_from_cells() -> dict[str, type]:
-    """Classes of the notebook that have travelled here by value, by name."""
-    found = list(cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
-    return {cls.__name__: cls for cls in found if cls.__module__ == "__main__"}
+def settle_cells() -> None:
+    """In a rank: let plain pickle and multiprocessing find what cells define, which has travelled by value.
+
+    Classes stand in `__main__`, where pickle looks for them. What multiprocessing sends to a process that
+    it starts afresh, such as a worker of a DataLoader, goes by value again.
+    """
+    classes = [cls for cls in list(internals._DYNAMIC_CLASS_TRACKER_BY_CLASS) if cls.__module__ == "__main__"]
+    vars(sys.modules["__main__"]).update({cls.__name__: cls for cls in classes})
+    ForkingPickler.reducer_override = _by_value
+
+
+def _by_value(pickler: ForkingPickler, obj: Any) -> Any:
+    if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
+        return cloudpickle.loads, (cloudpickle.dumps(obj),)
+    return NotImplemented
 
 
 def _refusal(value: Any) -> str | None:
@@ -116,39 +134,29 @@ def _refusal(value: Any) -> str | None:
     return None
 
 
-def _refused(value: Any) -> str:
-    return f"a {type(value).__name__}, which cannot travel to another process: {_refusal(value)}"
+def _variables(function: Any) -> dict[str, Any]:
+    """The variables outside it that a function uses: of the functions around it, and globals."""
+    used = {key: function.__globals__.get(key) for key in internals._extract_code_globals(function.__code__)}
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            used[key] = cell.cell_contents
+    return used
 
 
-def _culprit(name: str, value: Any) -> str | None:
+def _culprit(name: str, value: Any, seen: tuple[Any, ...] = ()) -> str | None:
     """Name `value`, or the variable that the function `value` uses, that refuses to travel."""
-    if _refusal(value) is None:
+    why = _refusal(value)
+    if why is None or any(value is other for other in seen):
         return None
-    if hasattr(value, "__code__"):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        used = {key: cell.cell_contents for key, cell in cells}
-        used |= {key: value.__globals__[key] for key in value.__code__.co_names if key in value.__globals__}
-        for key, item in used.items():
-            if item is not value and _refusal(item) is not None:
-                return f"{name} uses {key!r}, {_refused(item)}"
-    verb = name if name == "returned" else f"{name} is"
-    return f"{verb} {_refused(value)}"
+    inner = _variables(value) if hasattr(value, "__code__") else {}
+    uses = "which uses" if seen else "uses"
+    found = (_culprit(f"{name} {uses} {key!r},", item, (*seen, value)) for key, item in inner.items())
+    is_a = "" if name.endswith(",") or name == "returned" else " is"
+    own = f"{name}{is_a} a {type(value).__name__}, which cannot travel to another process: {why}"
+    return next(filter(None, found), own)
 
 
-def refuse(parts: dict[str, Any], error: Exception) -> CannotTravel:
+def _refused(parts: dict[str, Any], error: Exception) -> CannotTravel:
     """Say in one line which of the named `parts` made pickling fail with `error`."""
-    for name, value in parts.items():
-        said = _culprit(name, value)
-        if said is not None:
-            return CannotTravel(said)
-    return CannotTravel(str(error))
-
-
-def write_or_refuse(path: str, value: Any, parts: Callable[[], dict[str, Any]]) -> None:
-    """`write`, or raise CannotTravel naming the one of `parts()` that cannot be pickled."""
-    try:
-        write(path, value)
-    except OSError:
-        raise
-    except Exception as error:
-        raise refuse(parts(), error) from None
+    said = (_culprit(name, value) for name, value in parts.items())
+    return CannotTravel(next(filter(None, said), str(error)))

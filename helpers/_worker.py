@@ -20,27 +20,32 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import sys
+import threading
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import cloudpickle
+
 from . import _transport
 
-STATUS = struct.Struct("<cq")  # what a status pipe carries: a kind, a value
-PID, RETURNED, EXITED = b"p", b"r", b"x"
+RETURNED = b"returned"  # what a status pipe says once the outcome is written; then, an exit code
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# Imported once the server has nothing to do, a part at a time, so that a launch seldom has to wait: the last
+# is what a rank's first optimizer step would import, in 1 to 2 s.
+_LATER = ["sympy", "torch.distributed.fsdp", "torch._dynamo"]
 
 current_rank: int | None = None  # the rank that this process is, None in the notebook
 _listening: Any = None  # rank 0's store for backend=None: kept for the life of the process
 
 
-def torchrun_environment(rank: int, nprocs: int) -> dict[str, str]:
+def _torchrun_environment(rank: int, nprocs: int) -> dict[str, str]:
     """The variables that torchrun sets, for one machine (docs.pytorch.org, "torchrun")."""
     local = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
     sizes = {"WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs, "GROUP_WORLD_SIZE": 1}
@@ -50,7 +55,8 @@ def torchrun_environment(rank: int, nprocs: int) -> dict[str, str]:
 def _enter(job: dict[str, Any], rank: int) -> None:
     """Make this process see what the notebook sees: environment, folder, import path, cell sources."""
     os.environ.clear()
-    os.environ.update(job["environ"] | torchrun_environment(rank, job["nprocs"]))
+    os.environ.update(job["environ"] | _torchrun_environment(rank, job["nprocs"]))
+    os.environ["OMP_NUM_THREADS"] = str(job["threads"])
     os.chdir(job["cwd"])
     sys.path[:], sys.argv[:] = job["path"], job["argv"]
     importlib.invalidate_caches()
@@ -59,14 +65,13 @@ def _enter(job: dict[str, Any], rank: int) -> None:
         linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
 
-def _set_threads(threads: int) -> None:
-    """Give this rank its share of the cores: torch's pools and, for its children, OpenMP's."""
+def _set_up_libraries(threads: int) -> None:
+    """Give torch this rank's share of the cores, and numpy a seed: forked ranks would draw alike."""
     import torch
 
     torch.set_num_threads(threads)
-    os.environ["OMP_NUM_THREADS"] = str(threads)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # forked ranks would all draw the same numbers
+        sys.modules["numpy"].random.seed()
 
 
 def _join(job: dict[str, Any], rank: int, folder: str) -> None:
@@ -97,94 +102,128 @@ def _host_store(job: dict[str, Any], listen_fd: int) -> None:
     _listening = store
 
 
-def _leave() -> None:
-    """Destroy the process group, whoever made it, and run the exit handlers."""
-    dist = sys.modules.get("torch.distributed")
-    if dist is not None and dist.is_available() and dist.is_initialized():
-        with contextlib.suppress(Exception):
-            dist.destroy_process_group()
-    atexit._run_exitfuncs()
-
-
-def _failure(error: BaseException) -> dict[str, Any]:
-    """What is reported of an exception: its kind, its traceback from the user's frame on, itself."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename == __file__:
-        tb = tb.tb_next
-    text = "".join(traceback.format_exception(type(error), error, tb))
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return {"summary": f"raised {summary}", "traceback": text, "exception": error}
-
-
-def _write_failure(path: str, error: BaseException) -> None:
-    failure = _failure(error)
-    if isinstance(error, _transport.CannotTravel):
-        failure |= {"summary": str(error), "traceback": ""}
-    try:
-        _transport.write(path, ("error", failure))
-    except Exception:
-        _transport.write(path, ("error", failure | {"exception": None}))
-
-
 def _call(folder: str, rank: int, listen_fd: int | None) -> Any:
     with open(os.path.join(folder, "job"), "rb") as file:
         job = pickle.load(file)
     _enter(job, rank)
-    _set_threads(job["threads"])
+    _set_up_libraries(job["threads"])
     if listen_fd is not None:
         _host_store(job, listen_fd)
     fn, args = _transport.read(os.path.join(folder, "call"))
-    vars(sys.modules["__main__"]).update(_transport.classes_from_cells())  # plain pickle looks for them there
+    _transport.settle_cells()
     if job["backend"] is not None:
         _join(job, rank, folder)
     return fn(rank, *args)
 
 
+def _own_traceback(error: BaseException) -> str:
+    """The traceback from the user's first frame on."""
+    tb, own = error.__traceback__, os.path.dirname(__file__)
+    while tb is not None and os.path.dirname(tb.tb_frame.f_code.co_filename) == own:
+        tb = tb.tb_next
+    return "".join(traceback.format_exception(type(error), error, tb))
+
+
+def _write_failure(path: str, error: BaseException) -> None:
+    """Write what is said of an exception, and itself where it can travel: bytes, to be opened with care."""
+    said = "raised " + "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = _own_traceback(error)
+    if isinstance(error, SystemExit):
+        said = f"called sys.exit({'' if error.code is None else repr(error.code)}) before it returned"
+    elif hasattr(error, "_render_traceback_"):  # one of this package's, which say it all in one line
+        said, text = str(error) if isinstance(error, _transport.CannotTravel) else said, ""
+    try:
+        itself = cloudpickle.dumps(error)
+    except Exception:
+        itself = b""
+    _transport.write(path, (said, text, itself))
+
+
 def _rank_streams() -> None:
     """Text streams on the rank's pipe: UTF-8, a line at a time, never an encoding error."""
-    for name in ("stdout", "stderr"):
-        fd = 1 if name == "stdout" else 2
+    for fd, name in ((1, "stdout"), (2, "stderr")):
         stream = open(fd, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.stdin = open(os.devnull)
 
 
-def run_rank(folder: str, rank: int, returned: Callable[[], None], listen_fd: int | None = None) -> None:
-    """Run one rank to its end: call, write the outcome, wait to be released, leave.
+def _flush() -> None:
+    """Send off what Python and C hold of the rank's output; `fn` may have closed or replaced the streams."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if os.name == "posix":
+        ctypes.CDLL(None).fflush(None)
 
-    The process group stays open until the notebook closes this rank's standard input, which it does when
-    every rank has returned: a rank that finishes early does not break the collectives of the others, and
-    a mismatch of collectives hangs as it does on GPUs, until the launch times out.
-    """
-    global current_rank
-    current_rank = rank
-    release = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    _rank_streams()
-    stacks = open(os.path.join(folder, f"stack.{rank}"), "w")
+
+def _dump_stacks_to(path: str) -> None:
+    """When this process crashes, or on a signal, write where it stands; the notebook reads it."""
+    stacks = open(path, "w")
     faulthandler.enable(stacks, all_threads=False)
     if hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, stacks, all_threads=False)
-    path = os.path.join(folder, f"result.{rank}")
+
+
+def _leave() -> None:
+    """Run the exit handlers and destroy the process group, unless it is gloo's.
+
+    gloo's sockets close with the process, and to tear it down takes 20 ms: two polls of its event loop.
+    """
+    dist = sys.modules.get("torch.distributed")
+    with contextlib.suppress(Exception):
+        if dist.is_initialized() and dist.get_backend() != "gloo":
+            dist.destroy_process_group()
+    atexit._run_exitfuncs()
+
+
+def run_rank(
+    folder: str,
+    rank: int,
+    returned: Callable[[], Any],
+    released: Callable[[], Any],
+    listen: int | None = None,
+) -> None:
+    """Run one rank to its end: call, write the outcome, say so, wait to be released, leave.
+
+    The process group stays open until every rank has returned, which is when the notebook releases them: a
+    rank that finishes early does not break the collectives of the others, and a mismatch of collectives
+    hangs as it does on GPUs, until the launch times out.
+    """
+    global current_rank
+    current_rank = rank
+    _rank_streams()
+    _dump_stacks_to(os.path.join(folder, f"stack.{rank}"))
     try:
-        value = _call(folder, rank, listen_fd)
-        _transport.write_or_refuse(path, ("value", value), lambda: {"returned": value})
+        value = _call(folder, rank, listen)
+        _transport.write(os.path.join(folder, f"value.{rank}"), value, lambda: {"returned": value})
     except BaseException as error:
-        _write_failure(path, error)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        _write_failure(os.path.join(folder, f"error.{rank}"), error)
+    _flush()
     returned()
-    while os.read(release, 1):
-        pass
+    released()
     _leave()
-    sys.stdout.flush()
+    _flush()
     os._exit(0)
 
 
 def spawned() -> None:
-    """Entry of a rank started as a program of its own: `folder` and `rank` on the command line."""
-    run_rank(sys.argv[1], int(sys.argv[2]), lambda: None)
+    """Entry of a rank started as a program of its own: `folder` and `rank` on the command line.
+
+    Its standard input ends when the notebook releases it, or when the notebook is gone.
+    """
+    release = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    returned, released = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        os.read(release, 1)
+        if not returned.wait(1):
+            os._exit(1)
+        released.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    run_rank(sys.argv[1], int(sys.argv[2]), returned.set, released.wait)
 
 
 # The fork server
@@ -194,12 +233,24 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def _tell(status: int, said: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(status, said + b"\n")
+
+
+def _released(release: int) -> None:
+    """Wait for the notebook to close its end of the release pipe."""
+    with contextlib.suppress(OSError):
+        os.read(release, 1)
+
+
 class _Server:
     """Forks ranks on request, reports how each ends, and lets nothing outlive its rank or the notebook."""
 
     def __init__(self, control: socket.socket, parent: int) -> None:
         self.control = control
-        self.ranks: dict[int, tuple[int, str]] = {}  # pid: (status pipe, folder)
+        self.ranks: dict[int, tuple[int, str, int]] = {}  # pid: (status pipe, folder, rank)
+        self.folders: set[str] = set()
         self.wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake, False)
@@ -208,70 +259,74 @@ class _Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.watched = [control.fileno(), self.wake]
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError):
             self.watched.append(os.pidfd_open(parent))
 
     def serve(self) -> None:
-        warm = False
-        while True:
-            idle = not (warm or self.ranks)
-            ready = select.select(self.watched, [], [], 0.3 if idle else None)[0]
-            if not ready and idle:
-                warm = True
-                _preload("torch._dynamo")  # a rank's first optimizer step would import it, 1 to 2 s
-            if self.wake in ready:
-                self._reap()
-            if len(self.watched) > 2 and self.watched[2] in ready:
-                return self._end()
-            if self.control.fileno() in ready and not self._accept():
-                return self._end()
+        """Serve until the notebook closes its end of the control socket, sends SIGTERM, or dies."""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        later = list(_LATER)
+        try:
+            while True:
+                ready = select.select(self.watched, [], [], 0.3 if later and not self.ranks else None)[0]
+                if not ready:
+                    _preload(later.pop(0))
+                if self.wake in ready:
+                    self._reap()
+                if set(ready) & set(self.watched[2:]) or (self.watched[0] in ready and not self._accept()):
+                    return
+        finally:
+            self._end()
 
     def _accept(self) -> bool:
+        """Take a request: fork a rank, which comes with its pipes, or send a signal to one."""
         message, fds, _, _ = socket.recv_fds(self.control, 1 << 16, 8)
         if not message:
             return False
-        folder, rank = json.loads(message)
-        if not fds:
-            return True
-        server, pid = os.getpid(), os.fork()
-        if pid == 0:
-            self._become(folder, rank, fds, server)
-        release, output, status, *rest = fds
-        for fd in (release, output, *rest):
-            os.close(fd)
-        self.ranks[pid] = (status, folder)
-        self._tell(status, PID, pid)
+        folder, rank, signum = json.loads(message)
+        if fds:
+            self._fork(folder, rank, *fds)
+        else:
+            for pid in [pid for pid, (_, *whose) in self.ranks.items() if whose == [folder, rank]]:
+                os.kill(pid, signum)  # not reaped: the number is still its own
         return True
 
-    def _become(self, folder: str, rank: int, fds: list[int], server: int) -> None:
+    def _fork(self, folder: str, rank: int, *fds: int) -> None:
+        server, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self._become(folder, rank, server, *fds)
+        release, output, status, *listen = fds
+        for fd in (release, output, *listen):
+            os.close(fd)
+        self.ranks[pid] = (status, folder, rank)
+        self.folders = {known for known in self.folders if os.path.exists(known)} | {folder}
+
+    def _become(self, folder: str, rank: int, server: int, *fds: int) -> None:
         """In the forked child: leave the server behind, put the rank's pipes in place, run it."""
+        release, output, status, *listen = fds
         try:
             os.setsid()
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             _prctl(_PR_SET_CHILD_SUBREAPER, 1)
             if os.getppid() != server:
                 os._exit(1)
-            signal.set_wakeup_fd(-1)
+            os.close(signal.set_wakeup_fd(-1))
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for fd in (*self.watched, *(status for status, _ in self.ranks.values())):
+            for fd in (*self.watched, *(other for other, *_ in self.ranks.values())):
                 os.close(fd)
-            release, output, status, *listen = fds
-            for fd, target in ((release, 0), (output, 1), (output, 2)):
-                os.dup2(fd, target)
-            os.close(release)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
             os.close(output)
             gc.enable()
-            run_rank(folder, rank, lambda: self._tell(status, RETURNED, 0), *listen)
+            run_rank(folder, rank, lambda: _tell(status, RETURNED), lambda: _released(release), *listen)
         finally:
             traceback.print_exc()
             os._exit(1)
 
-    def _tell(self, status: int, kind: bytes, value: int) -> None:
-        with contextlib.suppress(OSError):
-            os.write(status, STATUS.pack(kind, value))
-
     def _reap(self) -> None:
+        """Report the ranks that have ended, once nothing is left of them."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.wake, 4096)
         while (ended := _next_ended()) is not None:
@@ -280,28 +335,26 @@ class _Server:
                     os.killpg(ended, signal.SIGKILL)  # while the zombie still holds the number
             code = os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1])
             if ended in self.ranks:
-                status, _ = self.ranks.pop(ended)
-                self._kill_orphans()
-                self._tell(status, EXITED, code)
+                status, *_ = self.ranks.pop(ended)
+                self._end_orphans()
+                _tell(status, str(code).encode())
                 os.close(status)
 
-    def _kill_orphans(self) -> None:
+    def _end_orphans(self) -> None:
         """End what ended ranks have left: a subreaper inherits the orphans of its descendants."""
-        for pid in _children():
-            if pid not in self.ranks:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while orphans := [pid for pid in _children() if pid not in self.ranks]:
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
     def _end(self) -> None:
         """The notebook is gone: end every rank and remove the private folders it left."""
-        for pid in list(self.ranks):
+        for pid in self.ranks:
             os.kill(pid, signal.SIGKILL)
-        folders = {folder for _, folder in self.ranks.values()}
         while self.ranks:
             self._reap()
             time.sleep(0.005)
-        self._kill_orphans()
-        for folder in folders:
+        for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -315,18 +368,20 @@ def _next_ended() -> int | None:
 
 
 def _children() -> list[int]:
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:
-        return []
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split()]
+    return []
 
 
 def _preload(*modules: str) -> None:
-    """Import what ranks need, then keep it out of the collector's way: its pages stay shared."""
+    """Import what ranks need, and keep it out of the way: of the collector, so that its pages stay shared,
+    and of the end of every rank, where its exit handlers would take 20 ms.
+    """
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
     gc.freeze()
 
 
