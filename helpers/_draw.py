@@ -5,8 +5,7 @@ Colours are Okabe and Ito's (2008), told apart by colour-blind readers; hatches 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -126,6 +126,6 @@ def compare(a: Callable[[], Any], b: Callable[[], Any], *, repeats: int = 10, wa
 def measure_in_turns(
     fns: dict[str, Callable[[], Any]], *, repeats: int = 20, warmup: int = 3
 ) -> dict[str, Timing]:
-    """Time several functions in rounds that run each of them once, so that noise meets all alike, in seconds."""
+    """Time several functions in rounds that run each once, so that noise meets all alike; in seconds."""
     samples = _in_turns(tuple(fns.values()), repeats, warmup)
     return {name: Timing(seconds) for name, seconds in zip(fns, samples, strict=True)}

@@ -65,6 +65,7 @@ def run(nb: NotebookNode, folder: Path, name: str) -> None:
     """Execute the notebook in memory, working in `folder`; LessonError names the cell that failed."""
     started: list[tuple[int, NotebookNode]] = []
     client = NotebookClient(nb, timeout=CELL_TIMEOUT, kernel_name="python3", record_timing=False)
+    client.coalesce_streams = True  # how output was cut into messages differs from run to run
     client.resources = {"metadata": {"path": str(folder)}}
     client.extra_arguments = ["--log-level=ERROR"]
     client.on_cell_start = lambda cell, cell_index: started.append((cell_index, cell))

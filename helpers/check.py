@@ -24,6 +24,7 @@ class WrongAnswer(AssertionError):
 
 
 def wrong(tried: str, got: Any, expected: Any, hint: str) -> WrongAnswer:
+    """The four things that a wrong answer is told, as an exception to raise."""
     return WrongAnswer(f"tried {tried}\n  came out: {got}\n  expected: {expected}\n  hint: {hint}")
 
 
@@ -90,7 +91,9 @@ def my_share(share: Callable[[int, int, list[Any]], Sequence[Any]]) -> str:
         expect(tried, taken, sorted(items), hint)
         sizes = sorted(len(part) for part in shares)
         if sizes[-1] - sizes[0] > 1:
-            raise wrong(tried, f"parts of {sizes} items", "sizes that differ by 1 at most", "who gets the rest?")
+            raise wrong(
+                tried, f"parts of {sizes} items", "sizes that differ by 1 at most", "who gets the rest?"
+            )
     return "every item to one rank, shares equal to within one, for 1 to 4 ranks and 0 to 10 items"
 
 
@@ -123,7 +126,9 @@ def _without_collectives(rank: int, fn: Callable[..., Any], *args: Any) -> Any:
         raise AssertionError("this exercise is done by sending and receiving only")
 
     for name in dir(dist):
-        if name.startswith(("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "scatter", "reduce")):
+        if name.startswith(
+            ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "scatter", "reduce")
+        ):
             setattr(dist, name, refuse)
     return fn(rank, *args)
 
@@ -146,7 +151,9 @@ def ring_all_gather(gather: Callable[[Any], Sequence[Any]]) -> str:
         expected = [torch.full(shape, float(rank + 1)) for rank in range(ranks)]
         results = launch(_without_collectives, (_gathered, gather, shape), nprocs=ranks, timeout=_TIMEOUT)
         for rank, got in enumerate(results):
-            tried = f"{ranks} ranks, where rank r brings {shape} filled with r + 1; this is rank {rank}'s list"
+            tried = (
+                f"{ranks} ranks, where rank r brings {shape} filled with r + 1; this is rank {rank}'s list"
+            )
             hint = "in step s a rank passes on what it received in step s - 1: whose tensor is that?"
             expect(tried, got, expected, hint)
     return "every rank's tensor on every rank, in order, on 2, 3 and 4 ranks"
@@ -155,7 +162,13 @@ def ring_all_gather(gather: Callable[[Any], Sequence[Any]]) -> str:
 @_exercise
 def ring_seconds(seconds: Callable[[int, float, float, float], float]) -> str:
     """Lesson 03: time of a ring all-reduce from latency and bandwidth (Patarasuk and Yuan, 2009)."""
-    cases = ((2, 1e6, 0.0, 1e9), (4, 0.0, 1e-5, 1e9), (8, 1e8, 5e-6, 2e9), (1, 1e6, 1e-5, 1e9), (3, 7e5, 1e-4, 1e8))
+    cases = (
+        (2, 1e6, 0.0, 1e9),
+        (4, 0.0, 1e-5, 1e9),
+        (8, 1e8, 5e-6, 2e9),
+        (1, 1e6, 1e-5, 1e9),
+        (3, 7e5, 1e-4, 1e8),
+    )
     for n, size, latency, bandwidth in cases:
         expected = 2 * (n - 1) * latency + 2 * (n - 1) / n * size / bandwidth
         tried = f"n={n}, size={size:g}, latency={latency:g}, bandwidth={bandwidth:g}"
@@ -195,11 +208,19 @@ def fill_buckets(fill: Callable[[list[int], int], list[list[int]]]) -> str:
     import torch
     import torch.distributed as dist
 
-    for sizes, cap in (([8, 8, 8, 8], 16), ([4, 100, 4, 4], 8), ([40], 16), ([4, 4, 4], 1000), ([12, 4, 8, 20, 4], 12)):
+    for sizes, cap in (
+        ([8, 8, 8, 8], 16),
+        ([4, 100, 4, 4], 8),
+        ([40], 16),
+        ([4, 4, 4], 1000),
+        ([12, 4, 8, 20, 4], 12),
+    ):
         order = [torch.empty(size // 4) for size in reversed(sizes)]
         buckets, _ = dist._compute_bucket_assignment_by_size(order, [cap])
         expected = [[len(sizes) - 1 - index for index in bucket] for bucket in buckets]
         got = [list(bucket) for bucket in fill(list(sizes), cap)]
-        hint = "the last gradient is ready first; a bucket takes the gradient that fills it, then it is closed"
+        hint = (
+            "the last gradient is ready first; a bucket takes the gradient that fills it, then it is closed"
+        )
         expect(f"sizes {sizes}, cap {cap}", got, expected, hint)
     return "the buckets that torch itself assigns, in five cases"

@@ -101,9 +101,10 @@ def cell_lengths(lesson: Lesson) -> list[str]:
 
 
 def amount_of_prose(lesson: Lesson) -> list[str]:
-    """Words in all, and words a line of code; stubs and solutions are work, not reading, and don't count."""
+    """Words in all, and words a line of code, without stubs and solutions, which are work, and scripts."""
     count = sum(words(cell.source) for cell in lesson.prose)
-    lines = sum(len(cell.lines) for cell in lesson.code if not (cell.has("exercise") or cell.has("solution")))
+    read = [cell for cell in lesson.code if not any(map(cell.has, ("exercise", "solution", "script")))]
+    lines = sum(len(cell.lines) for cell in read)
     found = []
     if not FEWEST_WORDS <= count <= MOST_WORDS:
         found.append(f"{count} words of prose; a lesson has {FEWEST_WORDS} to {MOST_WORDS}")

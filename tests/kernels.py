@@ -56,7 +56,7 @@ class Notebook:
 
     def start(self, code: str) -> str:
         """Begin a cell; its id is for `finish`."""
-        return self.client.execute(code)
+        return self.client.execute(code, stop_on_error=False)  # or what follows an error too soon is dropped
 
     def finish(self, request: str, timeout: float = 60) -> Cell:
         """What the cell has put out, once it is done."""

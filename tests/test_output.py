@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import ctypes
-import io
 import os
 import sys
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
 from helpers import launch
 from helpers._output import Output
 
-
-def written(grouped: bool, *pieces: tuple[int, bytes]) -> str:
-    """What `pieces` of output by ranks 0 and 1 come to on standard output."""
-    output = Output(2, grouped)
-    for rank, data in pieces:
-        output.take(rank, data)
-    output.finish()
-    return sys.stdout.getvalue()
+Written = Callable[..., str]
 
 
-@pytest.fixture(autouse=True)
-def stdout(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
-    return stream
+@pytest.fixture
+def written(capsys: pytest.CaptureFixture[str]) -> Written:
+    """Call it with pieces of output by ranks 0 and 1: what they come to on standard output."""
+
+    def write(grouped: bool, *pieces: tuple[int, bytes]) -> str:
+        output = Output(2, grouped)
+        for rank, data in pieces:
+            output.take(rank, data)
+        output.finish()
+        return capsys.readouterr().out
+
+    return write
 
 
 GROUPED = pytest.mark.parametrize("grouped", [True, False])
 
 
 @GROUPED
-def test_half_lines_and_characters_are_put_together(grouped: bool) -> None:
+def test_half_lines_and_characters_are_put_together(grouped: bool, written: Written) -> None:
     pieces = "né".encode()
     said = written(grouped, (0, pieces[:2]), (1, b"one\n"), (0, pieces[2:] + b"\nlast, without an end"))
     first, last = "[rank 0] né\n", "[rank 0] last, without an end\n"
@@ -42,25 +42,25 @@ def test_half_lines_and_characters_are_put_together(grouped: bool) -> None:
 
 
 @GROUPED
-def test_blank_lines_stay(grouped: bool) -> None:
+def test_blank_lines_stay(grouped: bool, written: Written) -> None:
     assert written(grouped, (0, b"\n\na\n\n")) == "[rank 0] \n[rank 0] \n[rank 0] a\n[rank 0] \n"
 
 
 @GROUPED
-def test_bytes_that_are_no_text_do_not_stop_it(grouped: bool) -> None:
+def test_bytes_that_are_no_text_do_not_stop_it(grouped: bool, written: Written) -> None:
     assert written(grouped, (0, b"\xff\n")) == "[rank 0] \ufffd\n"
 
 
 @GROUPED
-def test_windows_line_ends_are_line_ends(grouped: bool) -> None:
+def test_windows_line_ends_are_line_ends(grouped: bool, written: Written) -> None:
     assert written(grouped, (1, b"a\r"), (1, b"\nb\r\n")) == "[rank 1] a\n[rank 1] b\n"
 
 
-def test_of_a_progress_bar_the_last_state_remains() -> None:
+def test_of_a_progress_bar_the_last_state_remains(written: Written) -> None:
     assert written(True, (0, b"\r  0%\r 50%"), (0, b"\r100%\nend\n")) == "[rank 0] 100%\n[rank 0] end\n"
 
 
-def test_a_live_progress_bar_of_rank_0_makes_way_for_lines_and_stands_below_them() -> None:
+def test_a_live_progress_bar_of_rank_0_makes_way_for_lines_and_stands_below_them(written: Written) -> None:
     said = written(False, (0, b"\r10%"), (1, b"\r10%"), (1, b"\r20%\n"), (0, b"\r30%"), (0, b"\nend\n"))
     erase = "\r" + " " * len("[rank 0] 10%") + "\r"
     assert said.split(erase) == [
@@ -87,13 +87,15 @@ def test_memory_stays_bounded(grouped: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @GROUPED
-def test_a_burst_of_10_megabytes_a_rank_is_complete(grouped: bool, stdout: io.StringIO) -> None:
+def test_a_burst_of_10_megabytes_a_rank_is_complete(
+    grouped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     def burst(rank: int) -> None:
         for number in range(100_000):
             os.write(1, b"%06d " % number + b"x" * 92 + b"\n") if number % 1000 else print(f"{number:06} y")
 
     launch(burst, nprocs=2, grouped=grouped)
-    lines = stdout.getvalue().splitlines()
+    lines = capsys.readouterr().out.splitlines()
     for rank in range(2):
         own = [line for line in lines if line.startswith(f"[rank {rank}] ")]
         tail = ["x" * 92 if number % 1000 else "y" for number in range(100_000)]
@@ -101,21 +103,25 @@ def test_a_burst_of_10_megabytes_a_rank_is_complete(grouped: bool, stdout: io.St
     assert len(lines) == 200_000
 
 
-def test_what_a_rank_never_flushed_comes_too(stdout: io.StringIO) -> None:
+def test_what_a_rank_never_flushed_comes_too(capsys: pytest.CaptureFixture[str]) -> None:
     def talk(rank: int) -> None:
+        ctypes.CDLL(None).printf(b"from C\n")
         sys.stdout.buffer.write(b"bytes\n")
         print("no end", end="")
-        ctypes.CDLL(None).printf(b"from C\n")
 
     launch(talk, nprocs=1)
-    assert sorted(stdout.getvalue().splitlines()) == ["[rank 0] bytes", "[rank 0] no endfrom C"]
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "[rank 0] bytes",
+        "[rank 0] from C",
+        "[rank 0] no end",
+    ]
 
 
-def test_output_of_a_rank_that_was_killed_is_shown(stdout: io.StringIO) -> None:
+def test_output_of_a_rank_that_was_killed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def fn(rank: int) -> None:
         print("last words")
         os.kill(os.getpid(), 9)
 
     with pytest.raises(RuntimeError, match="SIGKILL"):
         launch(fn, nprocs=1)
-    assert stdout.getvalue() == "[rank 0] last words\n"
+    assert capsys.readouterr().out == "[rank 0] last words\n"

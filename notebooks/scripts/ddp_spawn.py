@@ -1,4 +1,4 @@
-"""A complete program with DistributedDataParallel: a student learns from a teacher, on two ranks."""
+"""A complete program with DistributedDataParallel: a student learns from a teacher."""
 
 import tempfile
 from pathlib import Path
