@@ -245,9 +245,9 @@ class _ForkServer:
     def alive(self) -> bool:
         return self.owner == os.getpid() and self.process.poll() is None
 
-    def start(self, folder: str, rank: int, release: int, listener: Sequence[int]) -> _Rank:
+    def start(self, folder: str, rank: int, inherited: list[int]) -> _Rank:
         (output, output_end), (status, status_end) = os.pipe(), os.pipe()
-        self._ask(folder, rank, None, [release, output_end, status_end, *listener])
+        self._ask(folder, rank, None, [output_end, status_end, *inherited])
         for fd in (output_end, status_end):
             os.close(fd)
         for fd in (output, status):
@@ -307,7 +307,7 @@ def _forks() -> bool:
     return sys.platform == "linux" and os.environ.get("HELPERS_START") != "spawn"
 
 
-def _spawn(folder: str, rank: int, release: int) -> _Rank:
+def _spawn(folder: str, rank: int, inherited: list[int]) -> _Rank:
     """Start a rank as a program of its own (Windows, macOS).
 
     Its output goes to a file, which is looked at now and then: Windows can watch no pipe.
@@ -316,7 +316,7 @@ def _spawn(folder: str, rank: int, release: int) -> _Rank:
     with open(path, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", f"{_BOOT}spawned()", json.dumps(_import_path()), folder, str(rank)],
-            stdin=release,
+            stdin=inherited[0],
             stdout=output,
             stderr=output,
             start_new_session=os.name == "posix",
@@ -375,14 +375,12 @@ class _Run:
     def start(self, listener: socket.socket | None) -> None:
         """Start the ranks; all share the pipe whose end releases them."""
         with _uninterrupted():
-            released, self.release = os.pipe()
-            for rank in range(self.nprocs):
-                if self.server is None:
-                    self.ranks.append(_spawn(self.folder, rank, released))
-                else:
-                    inherited = [listener.fileno()] if listener is not None and rank == 0 else []
-                    self.ranks.append(self.server.start(self.folder, rank, released, inherited))
-            os.close(released)
+            read_end, self.release = os.pipe()
+            with open(read_end, "rb", 0) as released:
+                for rank in range(self.nprocs):
+                    own = [listener.fileno()] if listener is not None and rank == 0 else []
+                    start = _spawn if self.server is None else self.server.start
+                    self.ranks.append(start(self.folder, rank, [released.fileno(), *own]))
         for file in (file for rank in self.ranks for file in rank.watched):
             self.selector.register(file, selectors.EVENT_READ)
 
@@ -505,7 +503,7 @@ def _lost_peer(rank: _Rank) -> bool:
 def _death(code: int | None) -> str:
     if code is None or code >= 0:
         return f"left with exit code {code} before it returned (os._exit?)"
-    name = signal.Signals(-code).name
+    name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
     hint = ", likely because the machine ran out of memory" if name == "SIGKILL" else ""
     return f"died by {name}{hint}"
 

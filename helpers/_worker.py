@@ -45,18 +45,15 @@ current_rank: int | None = None  # the rank that this process is, None in the no
 _listening: Any = None  # rank 0's store for backend=None: kept for the life of the process
 
 
-def _torchrun_environment(rank: int, nprocs: int) -> dict[str, str]:
-    """The variables that torchrun sets, for one machine (docs.pytorch.org, "torchrun")."""
-    local = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0}
-    sizes = {"WORLD_SIZE": nprocs, "LOCAL_WORLD_SIZE": nprocs, "GROUP_WORLD_SIZE": 1}
-    return {key: str(value) for key, value in (local | sizes).items()}
-
-
 def _enter(job: dict[str, Any], rank: int) -> None:
-    """Make this process see what the notebook sees: environment, folder, import path, cell sources."""
+    """Make this process see what the notebook sees: environment, folder, import path, cell sources.
+
+    To the environment it adds what torchrun sets, for one machine (docs.pytorch.org, "torchrun").
+    """
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "OMP_NUM_THREADS": job["threads"]}
+    sizes = {"WORLD_SIZE": job["nprocs"], "LOCAL_WORLD_SIZE": job["nprocs"], "GROUP_WORLD_SIZE": 1}
     os.environ.clear()
-    os.environ.update(job["environ"] | _torchrun_environment(rank, job["nprocs"]))
-    os.environ["OMP_NUM_THREADS"] = str(job["threads"])
+    os.environ.update(job["environ"] | {key: str(value) for key, value in (ranks | sizes).items()})
     os.chdir(job["cwd"])
     sys.path[:], sys.argv[:] = job["path"], job["argv"]
     importlib.invalidate_caches()
@@ -70,12 +67,15 @@ def _set_up_libraries(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
 
 
 def _join(job: dict[str, Any], rank: int, folder: str) -> None:
-    """Rendezvous through a file in the launch's private folder; gloo binds to loopback."""
+    """Rendezvous through a file in the launch's private folder; gloo binds to loopback.
+
+    All are connected before any goes on: a rank that dies at once doesn't make gloo log errors elsewhere.
+    """
     import torch
     import torch.distributed as dist
 
@@ -90,6 +90,8 @@ def _join(job: dict[str, Any], rank: int, folder: str) -> None:
         timeout=timedelta(seconds=min(job["timeout"] + 60, 1e8)),
         device_id=device,
     )
+    if device is None:
+        dist.barrier()
 
 
 def _host_store(job: dict[str, Any], listen_fd: int) -> None:
@@ -295,15 +297,15 @@ class _Server:
         server, pid = os.getpid(), os.fork()
         if pid == 0:
             self._become(folder, rank, server, *fds)
-        release, output, status, *listen = fds
-        for fd in (release, output, *listen):
+        output, status, *others = fds
+        for fd in (output, *others):
             os.close(fd)
         self.ranks[pid] = (status, folder, rank)
         self.folders = {known for known in self.folders if os.path.exists(known)} | {folder}
 
     def _become(self, folder: str, rank: int, server: int, *fds: int) -> None:
         """In the forked child: leave the server behind, put the rank's pipes in place, run it."""
-        release, output, status, *listen = fds
+        output, status, release, *listen = fds
         try:
             os.setsid()
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -391,5 +393,5 @@ def serve(control_fd: int, parent: int) -> None:
     server = _Server(socket.socket(fileno=control_fd), parent)
     import torch  # noqa: F401  (a missing torch must be heard of: no _preload here)
 
-    _preload("torch.distributed", "numpy")
+    _preload("torch.distributed", "numpy.random")
     server.serve()

@@ -45,7 +45,8 @@ class Notebook:
     def __init__(self, folder: Path, **env: str) -> None:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         self.manager = KernelManager()
-        self.manager.start_kernel(cwd=str(folder), env=kept | {"PYTHONPATH": str(ROOT)} | env)
+        env = kept | {"PYTHONPATH": str(ROOT)} | env
+        self.manager.start_kernel(cwd=str(folder), env=env, extra_arguments=["--log-level=ERROR"])
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)

@@ -468,6 +468,16 @@ def test_the_cause_comes_before_its_peers_lost_connection() -> None:
     assert str(failure(fn)).startswith("rank 1 died by SIGKILL")
 
 
+def test_a_rank_that_left_its_group_and_raised_comes_before_the_peers_it_let_down() -> None:
+    def fn(rank: int) -> None:
+        if rank == 1:
+            dist.destroy_process_group()
+            raise ValueError("cause")
+        in_collective(rank)
+
+    assert str(failure(fn)).startswith("rank 1 raised ValueError: cause")
+
+
 def test_of_ranks_that_fail_alike_the_lowest_is_reported() -> None:
     def fn(rank: int) -> None:
         time.sleep((3 - rank) * 0.005)
@@ -647,9 +657,34 @@ def test_a_script_and_a_process_it_forks_launch_without_a_word_of_warning(
     start: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HELPERS_START", start)
-    ended = run(script(tmp_path, QUIET, "-W", "error"))
-    assert ended.stdout.splitlines() == ["joined [1, 1]", "failed 1", "forked [1, 1]", "again [1, 1]"]
+    ended = run(
+        script(tmp_path, QUIET if start == "fork server" else QUIET.partition("if (child")[0], "-W", "error")
+    )
+    said = ["joined [1, 1]", "failed 1", "forked [1, 1]", "again [1, 1]"]
+    assert ended.stdout.splitlines() == (said if start == "fork server" else said[:2])
     assert ended.stderr == ""
+
+
+LONG = """
+import os, sys, time
+from pathlib import Path
+from helpers import launch
+
+def fn(rank):
+    Path(sys.argv[1], str(os.getpid())).touch()
+    time.sleep(600)
+
+launch(fn, nprocs=2, timeout=600)
+"""
+
+
+def test_a_spawned_rank_ends_with_its_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HELPERS_START", "spawn")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with subprocess.Popen([*script(tmp_path.parent, LONG), str(tmp_path)]) as notebook:
+        until(lambda: len(os.listdir(tmp_path)) == 2, "the ranks", 60)
+        notebook.kill()
+    until(lambda: left_of([int(name) for name in os.listdir(tmp_path)]) == [], "the end of the ranks")
 
 
 NO_TORCH = """

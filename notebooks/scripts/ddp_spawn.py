@@ -20,7 +20,7 @@ def train(rank, world_size, meeting_place):
     for step in range(200):
         loss = nn.functional.mse_loss(model(mine), teacher(mine).detach())
         if rank == 0 and step in (0, 199):
-            print(f"step {step}: loss {loss.item():.1f}")
+            print(f"step {step}: loss on rank 0's half {loss.item():.1f}")
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
