@@ -518,6 +518,8 @@ def _cell(filename: str) -> str:
 
 
 def _readable(text: str) -> str:
+    """A traceback with short file names and no lines of carets, which differ between Python versions."""
+    text = re.sub(r"^ +[~^]+ *\n", "", text, flags=re.M)
     return re.sub(r'File "([^"]+)"', lambda found: f'File "{_cell(found[1])}"', text)
 
 

@@ -67,6 +67,8 @@ def _set_up_libraries(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    if torch.distributed.is_available():
+        torch.distributed.set_debug_level_from_env()  # torch reads TORCH_DISTRIBUTED_DEBUG on import only
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 
