@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers import check, device, launch
+from helpers import _exercise, check, device, launch
 from helpers._notebooks import has_tag
 
 Answer = Callable[..., Any]
@@ -860,7 +860,7 @@ def test_a_wrong_answer_is_told_what_is_wrong(
     topic: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if name in DEADLOCKS:
-        monkeypatch.setattr(check, "_TIMEOUT", 1.0)
+        monkeypatch.setattr(_exercise, "TIMEOUT", 1.0)
     with pytest.raises(check.WrongAnswer) as caught:
         getattr(check, topic)(WRONG[topic][name])
     parts = re.fullmatch(
