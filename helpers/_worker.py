@@ -26,7 +26,7 @@ import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -73,6 +73,19 @@ def _set_up_libraries(threads: int) -> None:
         sys.modules["numpy.random"].seed()
 
 
+@contextlib.contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Drop what C code writes to standard output: gloo of torch 2.9 reports its connections there."""
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _join(job: dict[str, Any], rank: int, folder: str) -> None:
     """Rendezvous through a file in the launch's private folder; gloo binds to loopback.
 
@@ -84,16 +97,17 @@ def _join(job: dict[str, Any], rank: int, folder: str) -> None:
     device = torch.device("cuda", rank) if job["backend"] == "nccl" else None
     if device is not None:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        job["backend"],
-        store=dist.FileStore(os.path.join(folder, "store"), job["nprocs"]),
-        rank=rank,
-        world_size=job["nprocs"],
-        timeout=timedelta(seconds=min(job["timeout"] + 60, 1e8)),
-        device_id=device,
-    )
-    if device is None:
-        dist.barrier()
+    with _silent_stdout():
+        dist.init_process_group(
+            job["backend"],
+            store=dist.FileStore(os.path.join(folder, "store"), job["nprocs"]),
+            rank=rank,
+            world_size=job["nprocs"],
+            timeout=timedelta(seconds=min(job["timeout"] + 60, 1e8)),
+            device_id=device,
+        )
+        if device is None:
+            dist.barrier()
 
 
 def _host_store(job: dict[str, Any], listen_fd: int) -> None:
