@@ -78,8 +78,9 @@ def launch(
 ) -> list[Any]:
     """Run `fn(rank, *args)` in `nprocs` fresh processes and return what each returned, in rank order.
 
-    The signature is that of `torch.multiprocessing.spawn`; `fn` may be defined in a cell (a function, a
-    lambda, a closure). The process group is initialised before `fn` and destroyed after it.
+    The first three arguments are those of `torch.multiprocessing.spawn`; `fn` may be defined in a cell (a
+    function, a lambda, a closure). The process group is initialised before `fn` and destroyed after it.
+    Tensors travel both ways as copies, on the CPU and detached.
 
     Args:
         nprocs: number of ranks; by default a rank per GPU, or two ranks where there are fewer GPUs.
@@ -87,9 +88,6 @@ def launch(
         backend: "auto" (NCCL where each rank has a GPU, else gloo), "gloo", "nccl", or None: `fn` calls
             `init_process_group` itself, with the environment that torchrun sets.
         grouped: show each rank's lines together when all is done; False: live, in order of arrival.
-
-    Returns:
-        One value a rank. Tensors travel both ways as copies, on the CPU and detached.
 
     Raises:
         RankError: the first rank to fail, with its own traceback; the others are stopped.

@@ -230,18 +230,20 @@ def spawned() -> None:
 
     Its standard input ends when the notebook releases it, or when the notebook is gone.
     """
+    folder, rank = sys.argv[1], int(sys.argv[2])  # before sys.argv is the notebook's
     release = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     returned, released = threading.Event(), threading.Event()
 
     def wait() -> None:
         os.read(release, 1)
+        shutil.rmtree(folder, ignore_errors=True)  # a notebook that is gone does not
         if not returned.wait(1):
             os._exit(1)
         released.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    run_rank(sys.argv[1], int(sys.argv[2]), returned.set, released.wait)
+    run_rank(folder, rank, returned.set, released.wait)
 
 
 # The fork server

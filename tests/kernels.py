@@ -57,7 +57,7 @@ class Notebook:
 
     def start(self, code: str) -> str:
         """Begin a cell; its id is for `finish`."""
-        return self.client.execute(code, stop_on_error=False)  # or what follows an error too soon is dropped
+        return self.client.execute(code)
 
     def finish(self, request: str, timeout: float = 60) -> Cell:
         """What the cell has put out, once it is done."""
@@ -70,6 +70,8 @@ class Notebook:
                 continue
             if message["parent_header"].get("msg_id") == request:
                 cell.take(message["msg_type"], message["content"])
+        while self.client.get_shell_msg(timeout=timeout)["parent_header"]["msg_id"] != request:
+            pass  # a kernel that gets its next request before it has replied can miss it (ipykernel 7.3)
         return cell
 
     def run(self, code: str, timeout: float = 60) -> Cell:

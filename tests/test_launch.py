@@ -273,11 +273,9 @@ def test_a_launch_within_a_rank_gets_one_line() -> None:
 # What a rank sees
 
 
-@BOTH_STARTS
-def test_a_rank_has_its_share_of_the_cores(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HELPERS_START", start)
+def test_a_rank_has_its_share_of_the_cores() -> None:
     share = lambda rank: (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"])  # noqa: E731
-    for nprocs in (1, 2) if start == "fork server" else (2,):
+    for nprocs in (1, 2):
         threads = max(1, cores() // nprocs)
         assert launch(share, nprocs=nprocs) == [(threads, str(threads))] * nprocs
 
@@ -297,13 +295,10 @@ def test_forked_ranks_draw_different_numpy_numbers() -> None:
     assert one != two
 
 
-@pytest.mark.parametrize("nprocs", [1, 2, 3])
-@BOTH_STARTS
+@pytest.mark.parametrize(("nprocs", "start"), [(1, "fork server"), (2, "spawn"), (3, "fork server")])
 def test_without_a_backend_a_rank_initialises_as_under_torchrun(
     nprocs: int, start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if start == "spawn" and nprocs != 2:
-        return
     monkeypatch.setenv("HELPERS_START", start)
 
     def fn(rank: int) -> list[int]:
@@ -384,7 +379,7 @@ def test_a_failing_rank_is_named_with_its_own_cause(fault: str, who: int, tmp_pa
     assert left_of([int(name) for name in os.listdir(tmp_path)]) == []
 
 
-@pytest.mark.parametrize("fault", ["raise", "SIGKILL", "unpicklable", "lingering"])
+@pytest.mark.parametrize("fault", ["SIGKILL", "lingering"])
 def test_a_spawned_rank_fails_alike(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HELPERS_START", "spawn")
     act, said = FAULTS[fault if fault != "lingering" else "raise"]
@@ -678,8 +673,11 @@ launch(fn, nprocs=2, timeout=600)
 """
 
 
-def test_a_spawned_rank_ends_with_its_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_spawned_rank_and_its_folder_end_with_its_notebook(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nothing_left: Path
+) -> None:
     monkeypatch.setenv("HELPERS_START", "spawn")
+    monkeypatch.setenv("TMPDIR", str(nothing_left))  # which must be empty in the end
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with subprocess.Popen([*script(tmp_path.parent, LONG), str(tmp_path)]) as notebook:
         until(lambda: len(os.listdir(tmp_path)) == 2, "the ranks", 60)
