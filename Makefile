@@ -34,8 +34,8 @@ handouts: $(READY) ## write copies without solutions to build/handouts/
 gpu: $(READY) ## the tests that need NVIDIA GPUs; fails where there is none
 	$(PY) -m pytest -m gpu tests
 
-clean: ## remove what was built, but not .venv
-	rm -rf build .pytest_cache .ruff_cache
+clean: ## remove what was built, but neither .venv nor lessons as text
+	rm -rf build/handouts .pytest_cache .ruff_cache
 	find helpers notebooks tests -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
 
 .PHONY: lint
