@@ -5,6 +5,8 @@ solution. Each lesson's checks stand in a module of their own; here they come to
 """
 
 from ._check_00 import my_share, prediction
+from ._check_01 import gpus_for, gpus_needed, plan
+from ._check_02 import gather_means, scatter_any
 from ._check_03 import ring_all_gather, ring_seconds
 from ._check_04 import average_uneven, fill_buckets
 from ._exercise import WrongAnswer
@@ -13,8 +15,13 @@ __all__ = [
     "WrongAnswer",
     "average_uneven",
     "fill_buckets",
+    "gather_means",
+    "gpus_for",
+    "gpus_needed",
     "my_share",
+    "plan",
     "prediction",
     "ring_all_gather",
     "ring_seconds",
+    "scatter_any",
 ]

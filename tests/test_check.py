@@ -3,6 +3,7 @@
 # ruff: noqa: ANN001, ANN201, ANN202 (learners do not annotate)
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import random
@@ -847,6 +848,13 @@ def by_value() -> Iterator[None]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def answers_of_all_lessons() -> None:
+    """Files beside this one enter the answers of further lessons in the same tables."""
+    for path in sorted(Path(__file__).parent.glob("test_check_*.py")):
+        importlib.import_module(path.stem)
 
 
 @pytest.mark.parametrize(("topic", "name"), named(RIGHT))
