@@ -634,7 +634,9 @@ def test_gpu_tests_fail_without_gpu_and_are_left_out_unasked(
 def test_lower_bounds_are_written_once() -> None:
     declared = {line.replace(">=", "==") for line in metadata.requires("multi-gpu-course-helpers") or []}
     lines = (ROOT / "tests" / "lower_bounds.txt").read_text().splitlines()
-    assert declared == {line for line in lines if not line.startswith("#")}
+    pinned = {line for line in lines if not line.startswith("#")}
+    assert pinned - declared == {"pyparsing==3.1.4"}  # not ours: the comment above it says why
+    assert declared <= pinned
 
 
 def test_requirements_are_pinned_torch_first() -> None:
