@@ -24,6 +24,7 @@ def train(rank, world_size, meeting_place):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()
 
 

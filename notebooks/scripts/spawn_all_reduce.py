@@ -14,6 +14,7 @@ def add_up(rank, world_size, meeting_place):
     dist.all_reduce(mine)
     if rank == 0:
         print(f"the sum over {world_size} ranks is {mine.item()}")
+    dist.barrier()  # nobody leaves while another still talks
     dist.destroy_process_group()
 
 
