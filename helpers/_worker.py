@@ -10,10 +10,12 @@ import atexit
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import importlib
 import json
 import linecache
+import mmap
 import os
 import pickle
 import select
@@ -37,9 +39,9 @@ from . import _transport
 RETURNED = b"returned"  # what a status pipe says once the outcome is written; then, an exit code
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-# Imported once the server has nothing to do, a part at a time, so that a launch seldom has to wait: the last
-# is what a rank's first optimizer step would import, in 1 to 2 s.
-_LATER = ["sympy", "torch.distributed.fsdp", "torch._dynamo"]
+# Imported once the server has nothing to do, or as soon as a rank had to import one of them itself, a part at
+# a time, so that no launch waits long. DDP and a rank's first optimizer step import torch._dynamo, in 1 to 2 s.
+_LATER = ["sympy", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets"]
 
 current_rank: int | None = None  # the rank that this process is, None in the notebook
 _listening: Any = None  # rank 0's store for backend=None: kept for the life of the process
@@ -271,6 +273,7 @@ class _Server:
         self.control = control
         self.ranks: dict[int, tuple[int, str, int]] = {}  # pid: (status pipe, folder, rank)
         self.folders: set[str] = set()
+        self.missed = mmap.mmap(-1, 1)  # shared with the ranks: 1 once one has imported what is in _LATER
         self.wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(self.wake, False)
@@ -288,7 +291,8 @@ class _Server:
         later = list(_LATER)
         try:
             while True:
-                ready = select.select(self.watched, [], [], 0.3 if later and not self.ranks else None)[0]
+                pause = 0.0 if self.missed[0] else 0.3
+                ready = select.select(self.watched, [], [], pause if later and not self.ranks else None)[0]
                 if not ready:
                     _preload(later.pop(0))
                 if self.wake in ready:
@@ -340,10 +344,17 @@ class _Server:
             os.dup2(output, 2)
             os.close(output)
             gc.enable()
-            run_rank(folder, rank, lambda: _tell(status, RETURNED), lambda: _released(release), *listen)
+            returned = functools.partial(self._returned, status, set(sys.modules))
+            run_rank(folder, rank, returned, lambda: _released(release), *listen)
         finally:
             traceback.print_exc()
             os._exit(1)
+
+    def _returned(self, status: int, loaded: set[str]) -> None:
+        """In the rank: its outcome is written."""
+        if (set(sys.modules) - loaded).intersection(_LATER):
+            self.missed[0] = 1
+        _tell(status, RETURNED)
 
     def _reap(self) -> None:
         """Report the ranks that have ended, once nothing is left of them."""

@@ -751,3 +751,25 @@ print(touched, torch.cuda.is_initialized())
 def test_what_the_fork_server_imports_leaves_cuda_alone(tmp_path: Path) -> None:
     ended = run(script(tmp_path, PRELOAD))
     assert ended.stdout == "[] False\n", ended.stderr
+
+
+MISSED = """
+import importlib, sys
+from helpers import launch
+
+def has(rank):
+    return "torch._dynamo" in sys.modules
+
+assert launch(has, nprocs=1) == [False]
+if "use" in sys.argv:
+    launch(lambda rank: importlib.import_module("torch._dynamo").__name__, nprocs=1)
+print(any(launch(has, nprocs=1)[0] for _ in range(5)))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only the fork server imports ahead")
+@pytest.mark.parametrize("use", ["use", "do without"])
+def test_what_a_rank_had_to_import_is_there_for_the_next_without_a_pause(use: str, tmp_path: Path) -> None:
+    """DDP imports it, in 1 s, and launches that follow each other leave the server no idle time."""
+    ended = run([*script(tmp_path, MISSED), use])
+    assert ended.stdout == f"{use == 'use'}\n", ended.stderr
