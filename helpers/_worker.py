@@ -40,7 +40,7 @@ RETURNED = b"returned"  # what a status pipe says once the outcome is written; t
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 # Imported once the server has nothing to do, or as soon as a rank had to import one of them itself, a part at
-# a time, so that no launch waits long. DDP and a rank's first optimizer step import torch._dynamo, in 1 to 2 s.
+# a time, so that no launch waits long. DDP and a first optimizer step import torch._dynamo, in 1 to 2 s.
 _LATER = ["sympy", "torch.distributed.fsdp", "torch._dynamo", "sklearn.datasets"]
 
 current_rank: int | None = None  # the rank that this process is, None in the notebook
