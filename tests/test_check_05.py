@@ -256,7 +256,18 @@ def evaluate__nothing_to_do_without_samples(model, data):
     return int(correct) / len(data)
 
 
+@enter(RIGHT)
+def evaluate__asks_the_model_for_its_device(model, data):
+    inputs, labels = (part.to(next(model.parameters()).device) for part in share(data))
+    total = torch.tensor(hits(model, inputs, labels), device=inputs.device)
+    dist.all_reduce(total)
+    return total / len(data)
+
+
 WRONG["evaluate"] |= {
+    "a tensor of one number": of_mine(lambda right, mine, n, ranks: torch.tensor([summed(right) / n])),
+    "a table of one number": of_mine(lambda right, mine, n, ranks: torch.tensor([[summed(right) / n]])),
+    "a list of one number": of_mine(lambda right, mine, n, ranks: [summed(right) / n]),
     "sampler, divided by all": of_indices(sampled),
     "sampler with drop_last": of_indices(lambda n, rank, ranks: sampled(n, rank, ranks, drop_last=True)),
     "sampler that shuffles": of_indices(
@@ -551,6 +562,13 @@ def evaluate__any_one_right(model, data):
     return right.item() / len(data)
 
 
+@enter(WRONG)
+def evaluate__shows_the_model_the_first_share_alone(model, data):
+    ranks = dist.get_world_size()
+    model(data[:: dist.get_world_size()][0][: len(range(dist.get_rank(), len(data), ranks))])
+    return (data.tensors[0].argmax(dim=1) == data.tensors[1]).double().mean().item()
+
+
 DEADLOCKS |= {"reduced batch by batch"}
 
 # resume(state, model, optimizer, scheduler, rank)
@@ -623,6 +641,11 @@ def parameters_replaced(state, model):
         owner, _, last = name.rpartition(".")
         if last in dict(model.get_submodule(owner).named_parameters(recurse=False)):
             setattr(model.get_submodule(owner), last, nn.Parameter(value.clone()))
+
+
+def parameters_without_buffers(state, model):
+    parameters = dict(model.named_parameters())
+    model.load_state_dict({k: v for k, v in bare(state).items() if k in parameters}, strict=False)
 
 
 def first_parameter_alone(state, model):
@@ -769,6 +792,12 @@ WRONG["resume"] |= {
     "last name": cutting(lambda key: key.split(".")[-1]),
     "last name, not strict": cutting(lambda key: key.split(".")[-1], strict=False),
     "second name": cutting(lambda key: key.split(".")[1]),
+    "characters stripped": cutting(lambda key: key.lstrip("module.")),
+    "characters stripped, not strict": cutting(lambda key: key.lstrip("module."), strict=False),
+    "stripped at both ends": cutting(lambda key: key.strip("module."), strict=False),
+    "replaced everywhere": cutting(lambda key: key.replace("module.", "")),
+    "replaced everywhere, not strict": cutting(lambda key: key.replace("module.", ""), strict=False),
+    "parameters without buffers": but(weights=parameters_without_buffers),
     "suffix removed": cutting(lambda key: key.removesuffix("module.")),
     "prefix put on": but(weights=prefix_put_on),
     "names alone": but(weights=names_alone),
@@ -837,6 +866,7 @@ WRONG["resume"] |= {
     "a full epoch before a new one": returning(
         lambda step, n: ((step - 1) // n, (step - 1) % n + 1) if step else (0, 0)
     ),
+    "rounded": returning(lambda step, n: (round(step / n), step % n)),
     "rounded up": returning(lambda step, n: (math.ceil(step / n), step % n)),
     "a fraction": returning(lambda step, n: (step / n, step % n)),
     "part of the epoch": returning(lambda step, n: (step // n, step / n % 1)),
@@ -907,18 +937,26 @@ def resume__optimizer_steps_once(state, model, optimizer, scheduler, rank):
 
 SAYS |= {
     ("evaluate", "everybody scores all"): "all samples weigh the same, once",
-    ("evaluate", "all scored and a share counted"): "the model is called for this rank's samples alone",
-    ("evaluate", "padded and not counted"): "came out: [3, 3]",
+    ("evaluate", "all scored and a share counted"): "taken twice, as padding does",
+    ("evaluate", "padded and not counted"): "came out: [[0, 2, 4], [1, 3, 4]]",
+    ("evaluate", "leftovers to rank 0"): "no two shares differ by more than one",
+    ("evaluate", "my share's"): "not the same on every rank",
+    ("evaluate", "shows the model the first share alone"): "is a sample left out",
+    ("evaluate", "a tensor of one number"): "should be a number",
     ("evaluate", "mean of the means"): "tried 5 samples on 2 ranks",
-    ("evaluate", "means weighted, nan and all"): "came out: nan",
+    ("evaluate", "means weighted, nan and all"): "what does a rank with an empty share divide by",
     ("evaluate", "reduced to rank 0"): "rank 1 returned",
     ("evaluate", "goes home without samples"): "does each make the same calls",
     ("evaluate", "list of all ranks"): "it is a list of numbers, and should be a number",
     ("evaluate", "text"): "it is a str, and should be a number",
     ("evaluate", "prints"): "nothing was returned",
     ("resume", "keys as they are"): "Unexpected key(s)",
-    ("resume", "keys as they are, not strict"): "which keys does the bare model go by?",
+    ("resume", "keys as they are, not strict"): "under which key does the bare model look for it?",
     ("resume", "no moments"): "the optimizer has a memory of its own",
+    ("resume", "groups kept"): "another learning rate",
+    ("resume", "parameters without buffers"): "'module.module.running_mean' has not come back",
+    ("resume", "replaced everywhere, not strict"): "'module.module.weight' has not come back",
+    ("resume", "rounded"): "came out: (3, 2)",
     ("resume", "scheduler forgotten"): "the scheduler does not know",
     ("resume", "rank 0's random state"): "another random state than rank 1 had",
     ("resume", "swapped"): "whole epochs first",
