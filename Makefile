@@ -8,7 +8,7 @@ NBVAL := $(PY) -m pytest --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup lab test check notebooks handouts gpu clean
+.PHONY: help setup lab test check notebooks handouts gpu record clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ handouts: $(READY) ## write copies without solutions to build/handouts/
 
 gpu: $(READY) ## the tests that need NVIDIA GPUs; fails where there is none
 	$(PY) -m pytest -m gpu tests
+
+record: $(READY) ## measure what the lessons measure and keep it as this machine's file in notebooks/data/recorded/
+	$(PY) -m helpers._notebooks record $(ONLY)
 
 clean: ## remove what was built, but neither .venv nor lessons as text
 	rm -rf build/handouts .pytest_cache .ruff_cache

@@ -27,6 +27,10 @@ _PLACES = {
     "draw_steps": "_draw",
     "figure": "_draw",
     "show": "_draw",
+    "data_parallel": "_threads",
+    "draw_spread": "_draw",
+    "record": "_record",
+    "recorded": "_record",
     "run_script": "_scripts",
     "child_errors": "_scripts",
 }

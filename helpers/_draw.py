@@ -115,3 +115,29 @@ def draw_steps(steps: dict[str, dict[str, float]], title: str = "") -> None:
     axes.set(xlabel="milliseconds a step", title=title)
     axes.legend(ncols=len(names), loc="lower right", bbox_to_anchor=(1, 1.0))
     show()
+
+
+def draw_spread(results: dict[str, dict[str, Sequence[float]]], xlabel: str) -> None:
+    """Draw one bar a variant and a panel a result: the median, a line from first to third quartile.
+
+    Args:
+        results: title of a panel to variants; a variant is a name and its samples, all in one unit.
+        xlabel: what the samples are, with the unit.
+    """
+    from ._measure import _quartiles
+
+    down = max(map(len, results.values()))
+    _, panels = figure(7.2, (0.36 * down + 0.95) * len(results), nrows=len(results), squeeze=False)
+    for axes, (title, variants) in zip(panels.flat, results.items(), strict=True):
+        low, middle, high = zip(*map(_quartiles, variants.values()), strict=True)
+        error = [
+            [m - a for a, m in zip(low, middle, strict=True)],
+            [b - m for m, b in zip(middle, high, strict=True)],
+        ]
+        axes.barh(
+            list(variants), middle, xerr=error, height=0.62, capsize=4, edgecolor="black", linewidth=0.8,
+            color=[COLOURS[at % len(COLOURS)] for at in range(len(variants))],
+        )  # fmt: skip
+        axes.invert_yaxis()
+        axes.set(xlabel=xlabel, title=title, xlim=(0, None))
+    show()

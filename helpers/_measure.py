@@ -10,7 +10,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ _UNITS = ("s", 1.0), ("ms", 1e3), ("µs", 1e6)
 _TICK = time.get_clock_info("perf_counter").resolution
 
 
-def _quartiles(values: tuple[float, ...]) -> list[float]:
+def _quartiles(values: Sequence[float]) -> list[float]:
     """First quartile, median, third quartile."""
     return statistics.quantiles(values, method="inclusive") if len(values) > 1 else [*values] * 3
 

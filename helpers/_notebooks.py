@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -18,8 +19,11 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from nbstripout import strip_output
 
+from ._record import RECORDED, file_name, hardware
+
 LESSONS = "[0-9][0-9]_*.ipynb"
 CELL_TIMEOUT = 120
+RECORDS = re.compile(r"(?<![\w.])record\(")
 NOT_HANDED_OUT = shutil.ignore_patterns("*.ipynb", "*.toml", ".*", "__pycache__", "workshop")
 CELL_METADATA = ("tags", "jupyter", "slideshow")
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -61,7 +65,7 @@ def clean(nb: NotebookNode) -> NotebookNode:
     return nb
 
 
-def run(nb: NotebookNode, folder: Path, name: str) -> None:
+def run(nb: NotebookNode, folder: Path, name: str, env: Mapping[str, str] = os.environ) -> None:
     """Execute the notebook in memory, working in `folder`; LessonError names the cell that failed."""
     started: list[tuple[int, NotebookNode]] = []
     client = NotebookClient(nb, timeout=CELL_TIMEOUT, kernel_name="python3", record_timing=False)
@@ -70,7 +74,7 @@ def run(nb: NotebookNode, folder: Path, name: str) -> None:
     client.extra_arguments = ["--log-level=ERROR"]
     client.on_cell_start = lambda cell, cell_index: started.append((cell_index, cell))
     try:
-        client.execute(env=kernel_env())
+        client.execute(env=kernel_env(env))
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         index, cell = started[-1]
         reason = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
@@ -130,16 +134,35 @@ def refresh(path: Path, execute: bool) -> None:
     print(f"{path.name}: {time.monotonic() - start:.0f} s", flush=True)
 
 
+def records(nb: NotebookNode) -> bool:
+    """Whether a cell of the notebook calls helpers.record."""
+    return any(cell.cell_type == "code" and RECORDS.search(cell.source) for cell in nb.cells)
+
+
+def record(lessons: list[Path], target: Path) -> None:
+    """Execute the lessons that record results and keep these in this machine's file; the lessons stay."""
+    chosen = [path for path in lessons if records(nbformat.read(path, 4))]
+    if not chosen:
+        raise LessonError(f"none of {len(lessons)} lessons records a result")
+    target.mkdir(parents=True, exist_ok=True)
+    file = target / file_name(hardware())
+    for path in chosen:
+        run(nbformat.read(path, 4), path.parent, path.name, os.environ | {"HELPERS_RECORD": str(file)})
+        print(f"{path.name}: recorded in {target.name}/{file.name}", flush=True)
+
+
 def main(argv: list[str] | None = None, root: Path = Path(__file__).parents[1]) -> None:
-    """Execute in place, clean in place of what differs between runs, or write copies to build/handouts/."""
+    """Execute in place, clean in place of what differs between runs, hand out copies, or record results."""
     parser = argparse.ArgumentParser(prog="python -m helpers._notebooks")
-    parser.add_argument("what", choices=["execute", "clean", "handouts"], help=main.__doc__)
+    parser.add_argument("what", choices=["execute", "clean", "handouts", "record"], help=main.__doc__)
     parser.add_argument("prefix", nargs="*", help="lessons whose names start so, as in 03; all if left out")
     asked = parser.parse_args(argv)
     try:
         lessons = find(root / "notebooks", asked.prefix)
         if asked.what == "handouts":
             return handouts(lessons, root / "build" / "handouts")
+        if asked.what == "record":
+            return record(lessons, RECORDED)
         for path in lessons:
             refresh(path, execute=asked.what == "execute")
     except LessonError as failure:
