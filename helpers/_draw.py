@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._measure import _quartiles
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -117,27 +119,26 @@ def draw_steps(steps: dict[str, dict[str, float]], title: str = "") -> None:
     show()
 
 
-def draw_spread(results: dict[str, dict[str, Sequence[float]]], xlabel: str) -> None:
+def draw_spread(
+    results: dict[str, dict[str, Sequence[float]]], xlabel: str, mark: float | None = None
+) -> None:
     """Draw one bar a variant and a panel a result: the median, a line from first to third quartile.
 
     Args:
         results: title of a panel to variants; a variant is a name and its samples, all in one unit.
         xlabel: what the samples are, with the unit.
+        mark: where a dashed line stands to compare with.
     """
-    from ._measure import _quartiles
-
-    down = max(map(len, results.values()))
-    _, panels = figure(7.2, (0.36 * down + 0.95) * len(results), nrows=len(results), squeeze=False)
+    rows = sum(map(len, results.values()))
+    _, panels = figure(7.2, 0.3 * rows + 0.9 * len(results), nrows=len(results), squeeze=False, sharex=True)
     for axes, (title, variants) in zip(panels.flat, results.items(), strict=True):
-        low, middle, high = zip(*map(_quartiles, variants.values()), strict=True)
-        error = [
-            [m - a for a, m in zip(low, middle, strict=True)],
-            [b - m for m, b in zip(middle, high, strict=True)],
-        ]
-        axes.barh(
-            list(variants), middle, xerr=error, height=0.62, capsize=4, edgecolor="black", linewidth=0.8,
-            color=[COLOURS[at % len(COLOURS)] for at in range(len(variants))],
-        )  # fmt: skip
+        for row, samples in enumerate(variants.values()):
+            low, middle, high = _quartiles(samples)
+            axes.barh(row, middle, height=0.62, color=COLOURS[0], edgecolor="black", linewidth=0.8)
+            axes.plot([low, high], [row, row], "k|-", markersize=9)
+        if mark is not None:
+            axes.axvline(mark, color="black", linestyle="--", linewidth=1)
+        axes.set(yticks=range(len(variants)), yticklabels=[*variants], title=title)
         axes.invert_yaxis()
-        axes.set(xlabel=xlabel, title=title, xlim=(0, None))
+    axes.set(xlabel=xlabel)
     show()
