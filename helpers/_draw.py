@@ -142,3 +142,32 @@ def draw_spread(
         axes.invert_yaxis()
     axes.set(xlabel=xlabel)
     show()
+
+
+def draw_curves(
+    panels: dict[str, dict[str, dict[float, float]]],
+    xlabel: str,
+    ylabel: str,
+    *,
+    ideal: dict[float, float] | None = None,
+) -> None:
+    """Draw panels side by side, in each a line with marks for every curve; x is logarithmic to base 2.
+
+    Args:
+        panels: title to curves; a curve is a name and its points, x to y.
+        ideal: points of a dashed line to compare with, in every panel.
+    """
+    _, row = figure(7.4, 3.3, ncols=len(panels), squeeze=False, sharey=True)
+    for axes, (title, curves) in zip(row.flat, panels.items(), strict=True):
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        if ideal:
+            axes.plot([*ideal], [*ideal.values()], "k--", linewidth=1, label="ideal")
+        for at, (name, points) in enumerate(curves.items()):
+            style = {"color": COLOURS[(5, 6, 2, 3, 1, 7)[at % 6]], "marker": "os^Dv<>phX"[at % 10]}
+            axes.plot(sorted(points), [points[x] for x in sorted(points)], label=name, **style)
+        axes.set(title=title, xlabel=xlabel, ylim=(0, None))
+    row[0, 0].set(ylabel=ylabel)
+    if ideal or len(curves) > 1:
+        axes.legend(fontsize=8)
+    show()
