@@ -166,7 +166,7 @@ def draw_curves(
         for at, (name, points) in enumerate(curves.items()):
             style = {"color": COLOURS[(5, 6, 2, 3, 1, 7)[at % 6]], "marker": "os^Dv<>phX"[at % 10]}
             axes.plot(sorted(points), [points[x] for x in sorted(points)], label=name, **style)
-        axes.set(title=title, xlabel=xlabel, ylim=(0, None))
+        axes.set(title=title, xlabel=xlabel, ylim=(0, 1.05 * axes.get_ylim()[1]))
     row[0, 0].set(ylabel=ylabel)
     if ideal or len(curves) > 1:
         axes.legend(fontsize=8)
