@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 
@@ -87,9 +88,9 @@ def in_per_cent(seconds: Times, batch: int, single: list[float]) -> tuple[float,
     [
         (one_rank_counts, "count those of all ranks"),
         (rank_0_only, "which rank is that"),
-        (slowest_median, "take the slowest of each step first"),
+        (slowest_median, "slowest"),
         (mean_of_steps, "moves a mean and not a median"),
-        (sum_of_rates, "the rate is all samples of a step over its seconds"),
+        (sum_of_rates, "slowest"),
         (fastest_step, "hint"),
         (ratio_of_steps, "hint"),
         (inverted, "hint"),
@@ -159,7 +160,7 @@ def falls_behind_the_last_only(series: Series) -> Found:
     found = set(no_falls(series))
     for name, rates in series.items():
         counts = sorted(rates)
-        found |= {(name, b) for a, b in zip(counts, counts[1:], strict=False) if rates[b] < rates[a]}
+        found |= {(name, b) for a, b in itertools.pairwise(counts) if rates[b] < rates[a]}
     return sorted(found)
 
 
