@@ -23,6 +23,7 @@ _PLACES = {
     "accuracy": "_digits",
     "digits": "_digits",
     "digits_net": "_digits",
+    "draw_formats": "_draw",
     "draw_ranks": "_draw",
     "draw_steps": "_draw",
     "figure": "_draw",

@@ -1,0 +1,118 @@
+"""The checks of lesson 06."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ._exercise import attempt, expect, exercise, unlike, wrong
+
+_INTERVAL = 3
+_FACTORS = {  # what the loss is multiplied by in each step; gradients of 1e20 overflow fp16, of 1e-8 vanish
+    "gradients of ordinary size": (1.0,) * 4,
+    "gradients too small for fp16 without a scale": (1e-7,) * 4,
+    "an overflow in step 0": (1e20, 1.0, 1.0, 1.0, 1.0),
+    "an overflow in step 2": (1.0, 1.0, 1e20, 1.0, 1.0, 1.0, 1.0),
+    "overflows in steps 0 and 1": (1e20, 1e20, 1.0, 1.0, 1.0, 1.0),
+    "not a number in step 1": (1.0, float("nan"), 1.0, 1.0, 1.0),
+    "seven good steps": (1.0,) * 7,
+}
+
+
+class _Half:
+    """Parameters in fp32 whose gradients pass through fp16; one takes no part; SGD with momentum."""
+
+    def __init__(self) -> None:
+        import torch
+
+        chance = torch.Generator().manual_seed(0)
+        self.weights = [torch.randn(4, generator=chance, requires_grad=True) for _ in range(2)]
+        unused = torch.zeros(2, requires_grad=True)
+        groups = [{"params": [self.weights[0], unused]}, {"params": [self.weights[1]]}]
+        self.optimizer = torch.optim.SGD(groups, lr=0.5, momentum=0.9)
+
+    def loss(self, factor: float) -> Any:
+        """A loss in fp32. The factor is felt by the second parameter alone, after which comes fp16."""
+        first, second = (weight.half() for weight in self.weights)
+        return first.float().square().sum() + (second.float() * factor).sum()
+
+    def now(self) -> Any:
+        """All weights, shape (8,)."""
+        import torch
+
+        return torch.cat([weight.detach() for weight in self.weights])
+
+
+def _as_torch_does(run: _Half, scaler: Any, factor: float) -> float:
+    """One step with torch's own scaler; returns the scale for the next one."""
+    run.optimizer.zero_grad()
+    scaler.scale(run.loss(factor)).backward()
+    scaler.step(run.optimizer)
+    scaler.update()
+    return scaler.get_scale()
+
+
+def _scale_hint(before: float, got: Any, expected: float) -> str:
+    """A hint at why the scale is not the expected one."""
+    if expected < before:
+        return "a gradient was not finite: half the scale"
+    if expected > before:
+        return "so many good steps in a row have been made: double the scale"
+    return "the scale changes after an overflow, and after `interval` good steps in a row: who counts them?"
+
+
+def _weights_hint(tried: str, moved: Any, right: Any, scale: float) -> str:
+    """A hint at why the weights are not the expected ones."""
+    if not moved.isfinite().all():
+        return "no step may be made where any gradient is infinite or not a number"
+    if right.abs().max() == 0:
+        return "this step is to be skipped whole, and no memory of the optimizer may change either"
+    if moved.abs().max() > 100 * right.abs().max():
+        return "are the gradients divided by the scale before the optimizer sees them?"
+    if moved.abs().max() == 0:
+        return "all gradients were finite, and no step was made"
+    return "which gradients does the optimizer see: this step's alone, divided by the scale they were made with?"
+
+
+@exercise
+def scaled_step(scaled_step: Callable[[Any, Any, dict[str, Any]], Any]) -> str:
+    """Lesson 06: one step with a loss scale that adapts, beside torch.amp.GradScaler."""
+    import torch
+
+    for case, factors in _FACTORS.items():
+        mine, theirs, start = _Half(), _Half(), 2.0**10
+        options = {"init_scale": start, "growth_interval": _INTERVAL}
+        scaler = torch.amp.GradScaler("cpu", **options)
+        state = {"scale": start, "good": 0, "interval": _INTERVAL}
+        for step, factor in enumerate(factors):
+            tried = f"{case}, scale {state['scale']:g}; after step {step}"
+            before, scale, was = mine.now(), state["scale"], theirs.now()
+            attempt(tried, scaled_step, mine.loss(factor), mine.optimizer, state)
+            following = _as_torch_does(theirs, scaler, factor)
+            moved, right = mine.now() - before, theirs.now() - was
+            if not torch.allclose(mine.now(), theirs.now(), rtol=1e-4, atol=1e-12):
+                hint = _weights_hint(tried, moved, right, scale)
+                raise wrong(f"{tried}, how the weights moved", moved.tolist(), right.tolist(), hint)
+            hint = _scale_hint(scale, state["scale"], following)
+            expect(f'{tried}, state["scale"]', float(state["scale"]), following, hint)
+    return f"the steps and scales of torch.amp.GradScaler in {len(_FACTORS)} runs"
+
+
+@contextlib.contextmanager
+def _products() -> Iterator[list[Any]]:
+    """Collect the type of every matrix product's result."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    kinds: list[Any] = []
+
+    class Note(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = op(*args, **(kwargs or {}))
+            if op.overloadpacket.__name__ in ("mm", "addmm", "bmm", "mv", "dot"):
+                kinds.append(result.dtype)
+            return result
+
+    with Note():
+        yield kinds
