@@ -10,9 +10,9 @@ from typing import Any
 from ._exercise import attempt, expect, exercise, unlike, wrong
 
 _INTERVAL = 3
-_FACTORS = {  # what the loss is multiplied by in each step; gradients of 1e20 overflow fp16, of 1e-8 vanish
+_FACTORS = {  # what the loss is multiplied by in each step; gradients of 1e20 overflow fp16, those of 1e-8 vanish
     "gradients of ordinary size": (1.0,) * 4,
-    "gradients too small for fp16 without a scale": (1e-7,) * 4,
+    "gradients too small for fp16 without a scale": (1e-8,) * 4,
     "an overflow in step 0": (1e20, 1.0, 1.0, 1.0, 1.0),
     "an overflow in step 2": (1.0, 1.0, 1e20, 1.0, 1.0, 1.0, 1.0),
     "overflows in steps 0 and 1": (1e20, 1e20, 1.0, 1.0, 1.0, 1.0),
@@ -28,10 +28,11 @@ class _Half:
         import torch
 
         chance = torch.Generator().manual_seed(0)
-        self.weights = [torch.randn(4, generator=chance, requires_grad=True) for _ in range(2)]
+        first = torch.randn(4, generator=chance, requires_grad=True)
+        self.weights = [first, torch.zeros(4, requires_grad=True)]  # at 0, the smallest step shows
         unused = torch.zeros(2, requires_grad=True)
         groups = [{"params": [self.weights[0], unused]}, {"params": [self.weights[1]]}]
-        self.optimizer = torch.optim.SGD(groups, lr=0.5, momentum=0.9)
+        self.optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
     def loss(self, factor: float) -> Any:
         """A loss in fp32. The factor is felt by the second parameter alone, after which comes fp16."""
@@ -116,3 +117,38 @@ def _products() -> Iterator[list[Any]]:
 
     with Note():
         yield kinds
+
+
+def _normalised(inputs: Any, weight: Any) -> Any:
+    """The block in float64: a product, then each row divided by the root of its mean square."""
+    hidden = inputs.double() @ weight.double()
+    return hidden * (hidden.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+@exercise
+def block(block: Callable[[Any, Any], Any]) -> str:
+    """Lesson 06: a block that stays right in fp16, and whose product stays in fp16."""
+    import torch
+
+    chance = torch.Generator().manual_seed(0)
+    for size in (1.0, 0.003, 300.0, 3000.0):
+        inputs, weight = (torch.randn(shape, generator=chance) for shape in ((4, 16), (16, 8)))
+        inputs *= size / 4
+        tried = f"hidden values of about {size:g}, in fp16"
+        expected = _normalised(inputs.half(), weight.half())
+        with torch.autocast("cpu", torch.float16), _products() as kinds:
+            got = attempt(tried, block, inputs.clone(), weight.clone())
+        other = unlike(got, expected)
+        if other:
+            raise wrong(tried, repr(got), "a tensor of shape (4, 8)", other)
+        apart = (got.double() - expected).abs().max().item()
+        if not apart < 0.02:
+            hint = "which value on the way is larger than 65504, or smaller than a step, though the result is not?"
+            raise wrong(f"{tried}; the largest error of the result", apart, "below 0.02", hint)
+        if not kinds or {*kinds} != {torch.float16}:
+            hint = "the product is the costly part: leave it to autocast"
+            raise wrong(f"{tried}; types of matrix products", kinds, [torch.float16], hint)
+        if got.dtype != torch.float16:
+            hint = "the next layer wants fp16: convert back once the delicate part is over"
+            raise wrong(f"{tried}; the type of the result", got.dtype, torch.float16, hint)
+    return "values of 0.003 to 3,000, with the product and the result in fp16"
