@@ -25,9 +25,13 @@ _PLACES = {
     "digits_net": "_digits",
     "draw_formats": "_draw",
     "draw_ranks": "_draw",
+    "draw_scales": "_draw",
     "draw_steps": "_draw",
+    "draw_underflow": "_draw",
     "figure": "_draw",
     "show": "_draw",
+    "operation_types": "_types",
+    "saved_bytes": "_types",
     "run_script": "_scripts",
     "child_errors": "_scripts",
 }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from ._exercise import attempt, expect, exercise, unlike, wrong
+from ._exercise import attempt, exercise, expect, unlike, wrong
+from ._types import operation_types
 
 _INTERVAL = 3
-_FACTORS = {  # what the loss is multiplied by in each step; gradients of 1e20 overflow fp16, those of 1e-8 vanish
+_FACTORS = {  # of the loss, step by step: gradients of 1e20 overflow fp16, those of 1e-8 vanish
     "gradients of ordinary size": (1.0,) * 4,
     "gradients too small for fp16 without a scale": (1e-8,) * 4,
     "an overflow in step 0": (1e20, 1.0, 1.0, 1.0, 1.0),
@@ -74,7 +73,9 @@ def _weights_hint(tried: str, moved: Any, right: Any, scale: float) -> str:
         return "are the gradients divided by the scale before the optimizer sees them?"
     if moved.abs().max() == 0:
         return "all gradients were finite, and no step was made"
-    return "which gradients does the optimizer see: this step's alone, divided by the scale they were made with?"
+    return (
+        "which gradients does the optimizer see: this step's alone, divided by the scale they were made with?"
+    )
 
 
 @exercise
@@ -101,28 +102,20 @@ def scaled_step(scaled_step: Callable[[Any, Any, dict[str, Any]], Any]) -> str:
     return f"the steps and scales of torch.amp.GradScaler in {len(_FACTORS)} runs"
 
 
-@contextlib.contextmanager
-def _products() -> Iterator[list[Any]]:
-    """Collect the type of every matrix product's result."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    kinds: list[Any] = []
-
-    class Note(TorchDispatchMode):
-        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = op(*args, **(kwargs or {}))
-            if op.overloadpacket.__name__ in ("mm", "addmm", "bmm", "mv", "dot"):
-                kinds.append(result.dtype)
-            return result
-
-    with Note():
-        yield kinds
-
-
 def _normalised(inputs: Any, weight: Any) -> Any:
     """The block in float64: a product, then each row divided by the root of its mean square."""
     hidden = inputs.double() @ weight.double()
     return hidden * (hidden.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def _in_half(tried: str, block: Callable[[Any, Any], Any], *args: Any) -> tuple[Any, set[Any]]:
+    """What the block returns under autocast to fp16, and the types of the matrix products that it makes."""
+    import torch
+
+    got: list[Any] = []
+    with torch.autocast("cpu", torch.float16):
+        run = operation_types(lambda: got.append(attempt(tried, block, *(part.clone() for part in args))))
+    return got[0], {kind for name, kind in run.items() if name in ("mm", "addmm", "bmm", "mv")}
 
 
 @exercise
@@ -136,18 +129,17 @@ def block(block: Callable[[Any, Any], Any]) -> str:
         inputs *= size / 4
         tried = f"hidden values of about {size:g}, in fp16"
         expected = _normalised(inputs.half(), weight.half())
-        with torch.autocast("cpu", torch.float16), _products() as kinds:
-            got = attempt(tried, block, inputs.clone(), weight.clone())
+        got, kinds = _in_half(tried, block, inputs, weight)
         other = unlike(got, expected)
         if other:
             raise wrong(tried, repr(got), "a tensor of shape (4, 8)", other)
         apart = (got.double() - expected).abs().max().item()
         if not apart < 0.02:
-            hint = "which value on the way is larger than 65504, or smaller than a step, though the result is not?"
+            hint = "which value on the way is beyond 65504, though the result is not?"
             raise wrong(f"{tried}; the largest error of the result", apart, "below 0.02", hint)
-        if not kinds or {*kinds} != {torch.float16}:
+        if kinds != {torch.float16}:
             hint = "the product is the costly part: leave it to autocast"
-            raise wrong(f"{tried}; types of matrix products", kinds, [torch.float16], hint)
+            raise wrong(f"{tried}; types of matrix products", kinds, {torch.float16}, hint)
         if got.dtype != torch.float16:
             hint = "the next layer wants fp16: convert back once the delicate part is over"
             raise wrong(f"{tried}; the type of the result", got.dtype, torch.float16, hint)

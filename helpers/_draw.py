@@ -160,3 +160,32 @@ def draw_formats(formats: dict[str, tuple[int, int]]) -> None:
     right.axvline(0, color="black", linewidth=0.8)
     right.legend(loc="lower left", bbox_to_anchor=(0, -0.02), fontsize=9)
     show()
+
+
+def draw_underflow(values: Any, scale: float) -> None:
+    """Draw a histogram of the magnitudes of `values` (a tensor), of those times `scale`, and fp16's range."""
+    import math
+
+    _, axes = figure(7.2, 2.8)
+    axes.axvspan(-24, 16, color="0.88", label="what fp16 can hold")
+    powers, shift = values[values != 0].abs().log2().cpu().numpy(), math.log2(scale)
+    look = {"histtype": "step", "color": "black"}
+    axes.hist(powers, 60, hatch="////", label="as they are", linewidth=0.8, **look)
+    axes.hist(powers + shift, 60, label=f"times {scale:,.0f}", linewidth=2, **look)
+    axes.set(xlabel="magnitude, as a power of two", ylabel="how many", xlim=(-50, 18))
+    axes.legend(loc="upper left")
+    show()
+
+
+def draw_scales(scales: Sequence[float]) -> None:
+    """Draw a GradScaler's scale before each step, and mark the steps that it skipped and halved the scale at."""
+    import math
+
+    powers = [math.log2(scale) for scale in scales]
+    skipped = [step for step in range(len(powers) - 1) if powers[step + 1] < powers[step]]
+    _, axes = figure(7.2, 2.4)
+    axes.step(range(len(powers)), powers, "k-", where="post", label="scale")
+    axes.plot(skipped, [powers[step] for step in skipped], "X", color=COLOURS[6], label="skipped step")
+    axes.set(xlabel="step", ylabel="scale, as a power of two")
+    axes.legend()
+    show()
