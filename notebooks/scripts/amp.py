@@ -1,11 +1,17 @@
 """A training step in mixed precision: accumulate, unscale, clip, step, update; and a run made of such steps."""
 
 import torch
+from torch import nn
 from torch.amp import autocast
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import clip_grad_norm_
 
 from helpers import digits
+
+
+def small_net(seed=0):
+    """4,810 parameters, so that short numbers on a CPU take no time."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
 def backward(model, scaler, batches, kind, weight=1.0):
@@ -22,7 +28,7 @@ def step(model, optimizer, scaler, batches, kind, weight=1.0, max_norm=None):
     backward(model, scaler, batches, kind, weight)
     if max_norm is not None:
         scaler.unscale_(optimizer)
-        clip_grad_norm_(model.parameters(), max_norm)
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
     scaler.step(optimizer)
     scaler.update()
 
@@ -38,3 +44,14 @@ def train(model, scaler, kind, weight=1.0, epochs=12):
             step(model, optimizer, scaler, [(images[batch], labels[batch])], kind, weight)
             scales.append(scaler.get_scale())
     return scales
+
+
+def passed_back(model, images, labels):
+    """The gradients at the outputs of all layers, those that are not zero, in one tensor."""
+    outputs = [images]
+    for layer in model:
+        outputs.append(layer(outputs[-1]))
+        outputs[-1].retain_grad()
+    cross_entropy(outputs[-1], labels).backward()
+    found = torch.cat([output.grad.flatten() for output in outputs[1:]])
+    return found[found != 0]
