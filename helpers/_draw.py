@@ -178,7 +178,7 @@ def draw_underflow(values: Any, scale: float) -> None:
 
 
 def draw_scales(scales: Sequence[float]) -> None:
-    """Draw a GradScaler's scale before each step, and mark the steps that it skipped and halved the scale at."""
+    """Draw a GradScaler's scale before each step, and mark the steps that it skipped."""
     import math
 
     powers = [math.log2(scale) for scale in scales]

@@ -1,6 +1,6 @@
 """The checks of lesson 06, tried on answers as learners give them, with the tests of test_check.py."""
 
-# ruff: noqa: ANN001, ANN002, ANN003, ANN201, ANN202 (learners do not annotate)
+# ruff: noqa: ANN001, ANN201, ANN202 (learners do not annotate)
 from __future__ import annotations
 
 import math
@@ -214,6 +214,7 @@ def in_bf16(inputs, weight):
 RIGHT["block"] |= {
     "float": normalised(lambda h: mean(h.float().square())),
     "to fp32": normalised(lambda h: mean(h.to(torch.float32) ** 2)),
+    "bf16, which is rough but has the range": normalised(lambda h: mean(h.bfloat16().square())),
     "float64": normalised(lambda h: mean(h.double().square())),
     "a norm": normalised(lambda h: torch.linalg.vector_norm(h.float(), dim=-1, keepdim=True) ** 2 / 8),
     "torch's own": lambda x, w: nn.functional.rms_norm((x @ w).float(), (8,), eps=1e-6).half(),
@@ -229,7 +230,6 @@ WRONG["block"] |= {
     "the result stays fp32": normalised(lambda h: mean(h.float().square()), back=False),
     "product in fp32": normalised(lambda h: mean(h.square()), product=in_fp32),
     "product in bf16": normalised(lambda h: mean(h.float().square()), product=in_bf16),
-    "square in bf16": normalised(lambda h: mean(h.bfloat16().square())),
     "clamped": normalised(lambda h: mean(h.clamp(-250, 250).square())),
     "infinities replaced": normalised(lambda h: mean(h.square()).nan_to_num(posinf=65504)),
     "mean of the whole": normalised(lambda h: h.float().square().mean()),

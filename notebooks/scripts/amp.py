@@ -1,4 +1,4 @@
-"""A training step in mixed precision: accumulate, unscale, clip, step, update; and a run made of such steps."""
+"""A training step in mixed precision, from accumulation to update, and a run made of such steps."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ def small_net(seed=0):
 
 
 def backward(model, scaler, batches, kind, weight=1.0):
-    """Accumulate the gradients of all batches: still multiplied by the scale, if the scaler is enabled."""
+    """Accumulate the gradients of all batches, multiplied by the scaler's scale."""
     for images, labels in batches:
         with autocast(images.device.type, dtype=kind, enabled=kind != torch.float32):
             loss = weight * cross_entropy(model(images), labels) / len(batches)
