@@ -173,7 +173,7 @@ def draw_underflow(values: Any, scale: float) -> None:
     axes.hist(powers, 60, hatch="////", label="as they are", linewidth=0.8, **look)
     axes.hist(powers + shift, 60, label=f"times {scale:,.0f}", linewidth=2, **look)
     axes.set(xlabel="magnitude, as a power of two", ylabel="how many", xlim=(-50, 18))
-    axes.legend(loc="upper left")
+    axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
     show()
 
 
