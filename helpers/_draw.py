@@ -171,3 +171,77 @@ def draw_curves(
     if ideal or len(curves) > 1:
         axes.legend(fontsize=8)
     show()
+
+
+def _bits(axes: Axes, row: int, parts: tuple[int, int, int]) -> None:
+    """The bits of one format, a box a bit: sign, exponent, fraction."""
+    from matplotlib.patches import Rectangle
+
+    start = 0
+    for part, (bits, colour) in enumerate(zip(parts, COLOURS, strict=False)):
+        for bit in range(start, start + bits):
+            box = Rectangle((bit, row - 0.3), 1, 0.6, facecolor=colour, edgecolor="black", linewidth=0.6)
+            box.set_hatch(("xx", "///", "")[part])
+            axes.add_patch(box)
+        start += bits
+    axes.text(start + 0.5, row, f"{sum(parts)}", va="center")
+
+
+def _range(axes: Axes, row: int, exponent: int, fraction: int) -> None:
+    """From the smallest number to the largest, in powers of two; hatched where digits are lost on the way."""
+    most = 2 ** (exponent - 1)
+    bars = {"full precision": (2 - most, most, ""), "fewer digits": (2 - most - fraction, 2 - most, "....")}
+    for index, (name, (low, high, hatch)) in enumerate(bars.items()):
+        axes.barh(
+            row, high - low, left=low, height=0.6, label=name if row == 0 else None,
+            color=("#DDDDDD", "white")[index], hatch=hatch, edgecolor="black", linewidth=0.8,
+        )  # fmt: skip
+
+
+def draw_formats(formats: dict[str, tuple[int, int]]) -> None:
+    """Draw floating-point formats: their bits on the left, the range of their magnitudes on the right.
+
+    Args:
+        formats: name to the number of exponent bits and of fraction bits (IEEE 754; one sign bit besides).
+    """
+    _, (left, right) = figure(7.4, 0.36 * len(formats) + 1.0, ncols=2, sharey=True)
+    for row, (exponent, fraction) in enumerate(formats.values()):
+        _bits(left, row, (1, exponent, fraction))
+        _range(right, row, exponent, fraction)
+    left.set(xlim=(0, 36), xticks=[], title="bits: sign, exponent, fraction")
+    left.set_yticks(range(len(formats)), list(formats))
+    left.invert_yaxis()
+    left.spines["bottom"].set_visible(False)
+    right.set(xlabel="magnitude, as a power of two", title="range")
+    right.axvline(0, color="black", linewidth=0.8)
+    right.legend(loc="lower left", bbox_to_anchor=(0, -0.02), fontsize=9)
+    show()
+
+
+def draw_underflow(values: Any, scale: float) -> None:
+    """Draw a histogram of the magnitudes of `values` (a tensor), of those times `scale`, and fp16's range."""
+    import math
+
+    _, axes = figure(7.2, 2.8)
+    axes.axvspan(-24, 16, color="0.88", label="what fp16 can hold")
+    powers, shift = values[values != 0].abs().log2().cpu().numpy(), math.log2(scale)
+    look = {"histtype": "step", "color": "black"}
+    axes.hist(powers, 60, hatch="////", label="as they are", linewidth=0.8, **look)
+    axes.hist(powers + shift, 60, label=f"times {scale:,.0f}", linewidth=2, **look)
+    axes.set(xlabel="magnitude, as a power of two", ylabel="how many", xlim=(-50, 18))
+    axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    show()
+
+
+def draw_scales(scales: Sequence[float]) -> None:
+    """Draw a GradScaler's scale before each step, and mark the steps that it skipped."""
+    import math
+
+    powers = [math.log2(scale) for scale in scales]
+    skipped = [step for step in range(len(powers) - 1) if powers[step + 1] < powers[step]]
+    _, axes = figure(7.2, 2.4)
+    axes.step(range(len(powers)), powers, "k-", where="post", label="scale")
+    axes.plot(skipped, [powers[step] for step in skipped], "X", color=COLOURS[6], label="skipped step")
+    axes.set(xlabel="step", ylabel="scale, as a power of two")
+    axes.legend()
+    show()

@@ -11,11 +11,13 @@ from ._check_03 import ring_all_gather, ring_seconds
 from ._check_04 import average_uneven, fill_buckets
 from ._check_05 import evaluate, resume
 from ._check_08 import report, suspects
+from ._check_06 import block, scaled_step
 from ._exercise import WrongAnswer
 
 __all__ = [
     "WrongAnswer",
     "average_uneven",
+    "block",
     "evaluate",
     "fill_buckets",
     "gather_means",
@@ -28,6 +30,7 @@ __all__ = [
     "resume",
     "ring_all_gather",
     "ring_seconds",
+    "scaled_step",
     "scatter_any",
     "suspects",
 ]
