@@ -10,8 +10,8 @@ from ._check_02 import gather_means, scatter_any
 from ._check_03 import ring_all_gather, ring_seconds
 from ._check_04 import average_uneven, fill_buckets
 from ._check_05 import evaluate, resume
-from ._check_08 import report, suspects
 from ._check_06 import block, scaled_step
+from ._check_08 import report, suspects
 from ._exercise import WrongAnswer
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A training step in mixed precision, from accumulation to update, and a run made of such steps."""
+"""A training step in mixed precision, from accumulation to update, and a run of such steps."""
 
 import torch
 from torch import nn
