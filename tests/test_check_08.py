@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from test_check import RIGHT, WRONG
 
 from helpers import check
 from helpers.check import WrongAnswer
@@ -35,7 +36,10 @@ def by_steps(seconds: Times, batch: int, single: list[float]) -> tuple[float, fl
     return made(len(seconds) * batch / step, batch, single, len(seconds))
 
 
-@pytest.mark.parametrize("answer", [by_numpy, by_steps])
+RIGHT["report"] |= {"by numpy": by_numpy, "by steps": by_steps}
+
+
+@pytest.mark.parametrize("answer", RIGHT["report"].values(), ids=RIGHT["report"])
 def test_report_accepts(answer: Callable[..., object], capsys: pytest.CaptureFixture[str]) -> None:
     check.report(answer)
     assert capsys.readouterr().out.startswith("passed: ")
@@ -83,24 +87,25 @@ def in_per_cent(seconds: Times, batch: int, single: list[float]) -> tuple[float,
     return rate, speedup, 100 * efficiency
 
 
-@pytest.mark.parametrize(
-    ("answer", "hint"),
-    [
-        (one_rank_counts, "count those of all ranks"),
-        (rank_0_only, "which rank is that"),
-        (slowest_median, "slowest"),
-        (mean_of_steps, "moves a mean and not a median"),
-        (sum_of_rates, "slowest"),
-        (fastest_step, "hint"),
-        (ratio_of_steps, "hint"),
-        (inverted, "hint"),
-        (in_per_cent, "hint"),
-        (lambda *_: None, "nothing was returned"),
-        (lambda seconds, batch, single: by_steps(seconds, batch, single)[0], "should be a list"),
-        (lambda *given: by_steps(*given)[:2], "hint"),
-        (lambda seconds, batch, single: seconds["rank"], "no error"),
-    ],
-)
+REPORTS = [
+    (one_rank_counts, "count those of all ranks"),
+    (rank_0_only, "which rank is that"),
+    (slowest_median, "slowest"),
+    (mean_of_steps, "moves a mean and not a median"),
+    (sum_of_rates, "slowest"),
+    (fastest_step, "hint"),
+    (ratio_of_steps, "hint"),
+    (inverted, "hint"),
+    (in_per_cent, "hint"),
+    (lambda *_: None, "nothing was returned"),
+    (lambda seconds, batch, single: by_steps(seconds, batch, single)[0], "should be a list"),
+    (lambda *given: by_steps(*given)[:2], "hint"),
+    (lambda seconds, batch, single: seconds["rank"], "no error"),
+]
+WRONG["report"] |= {f"{at}, {answer.__name__}": answer for at, (answer, _) in enumerate(REPORTS)}
+
+
+@pytest.mark.parametrize(("answer", "hint"), REPORTS)
 def test_report_rejects(answer: Callable[..., object], hint: str) -> None:
     with pytest.raises(WrongAnswer, match=hint):
         check.report(answer)
@@ -121,10 +126,14 @@ def right(series: Series, limit: float = 1.1) -> Found:
     return found
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [right, lambda series: [list(pair) for pair in reversed(right(series))], lambda s: tuple(right(s))],
-)
+RIGHT["suspects"] |= {
+    "by the book": right,
+    "lists, in another order": lambda series: [list(pair) for pair in reversed(right(series))],
+    "a tuple": lambda series: tuple(right(series)),
+}
+
+
+@pytest.mark.parametrize("answer", RIGHT["suspects"].values(), ids=RIGHT["suspects"])
 def test_suspects_accepts(answer: Callable[..., object], capsys: pytest.CaptureFixture[str]) -> None:
     check.suspects(answer)
     assert capsys.readouterr().out.startswith("passed: ")
@@ -168,9 +177,7 @@ def ten_times(series: Series) -> Found:
     return [(name, n) for name, rates in series.items() for n in rates if rates[n] > 10 * rates[min(rates)]]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+MISTAKES = [
         base_is_one, base_is_the_first, no_falls, only_falls, falls_behind_the_last_only, ten_times,
         lambda series: right(series, 1.0), lambda series: right(series, 2.0),
         lambda series: [name for name, _ in right(series)],
@@ -178,8 +185,11 @@ def ten_times(series: Series) -> Found:
         lambda series: dict(right(series)), lambda series: None, lambda series: len(right(series)),
         lambda series: [(name, n) for name, rates in series.items() for n in rates],
         lambda series: [(n, name) for name, n in right(series)],
-    ],
-)  # fmt: skip
+    ]  # fmt: skip
+WRONG["suspects"] |= {f"{at}, {answer.__name__}": answer for at, answer in enumerate(MISTAKES)}
+
+
+@pytest.mark.parametrize("answer", WRONG["suspects"].values(), ids=WRONG["suspects"])
 def test_suspects_rejects(answer: Callable[..., object]) -> None:
     with pytest.raises(WrongAnswer, match="hint"):
         check.suspects(answer)
