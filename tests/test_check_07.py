@@ -1,6 +1,6 @@
 """Answers to the exercises of lesson 07, as learners give them: wrong ones are told so, right ones pass."""
 
-# ruff: noqa: ANN001, ANN201, ANN202 (learners do not annotate)
+# ruff: noqa: ANN001, ANN201, ANN204 (learners do not annotate)
 from __future__ import annotations
 
 from collections.abc import Callable
