@@ -37,6 +37,10 @@ _PLACES = {
     "recorded": "_record",
     "operation_types": "_types",
     "saved_bytes": "_types",
+    "exposed": "_timeline",
+    "step_parts": "_timeline",
+    "timeline": "_timeline",
+    "trace_events": "_timeline",
     "run_script": "_scripts",
     "child_errors": "_scripts",
 }

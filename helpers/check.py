@@ -11,6 +11,7 @@ from ._check_03 import ring_all_gather, ring_seconds
 from ._check_04 import average_uneven, fill_buckets
 from ._check_05 import evaluate, resume
 from ._check_06 import block, scaled_step
+from ._check_07 import cause, loader
 from ._check_08 import report, suspects
 from ._exercise import WrongAnswer
 
@@ -18,11 +19,13 @@ __all__ = [
     "WrongAnswer",
     "average_uneven",
     "block",
+    "cause",
     "evaluate",
     "fill_buckets",
     "gather_means",
     "gpus_for",
     "gpus_needed",
+    "loader",
     "my_share",
     "plan",
     "prediction",
