@@ -9,15 +9,17 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+Traces = str | Path | Sequence[str | Path]  # a folder, or files
 Spans = list[tuple[float, float]]  # from, to, in seconds: in order, without overlap
 
 _TALK = r"nccl|gloo:"
-_WAITS = r"autograd::engine|c10d::|record_param_comms|torch\.distributed"  # or may wait: no work of its own
+_NO_WORK = rf"{_TALK}|autograd::engine|c10d::|record_param_comms|torch\.distributed"  # or only around it
 _INPUT = r"enumerate\(DataLoader\)|input$"
 _GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LOOKS = {
@@ -43,8 +45,10 @@ def _without(spans: Spans, others: Spans) -> Spans:
     """The moments of `spans` that are in none of `others`."""
     left: Spans = []
     for start, end in spans:
-        for low, high in others:
-            if low < end and high > start:
+        for low, high in others[max(0, bisect_left(others, (start,)) - 1) :]:
+            if low >= end:
+                break
+            if high > start:
                 left.append((start, low))
                 start = max(start, high)
         left.append((start, end))
@@ -63,9 +67,8 @@ def _read(path: Path) -> dict[str, Any]:
         trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
         return {**trace, "traceEvents": [event for event in trace["traceEvents"] if event.get("ph") == "X"]}
     except (OSError, EOFError, ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"{path} ({len(raw):,} bytes) is not a whole trace: record this rank again"
-        ) from None
+        why = f"{path} ({len(raw):,} bytes) is not a whole trace: record this rank again"
+        raise ValueError(why) from None
 
 
 def trace_events(path: str | Path) -> list[dict[str, Any]]:
@@ -93,18 +96,15 @@ class _Rank:
 def _rank(path: Path) -> _Rank:
     """What a trace shows. Where GPU kernels are in it these are the work, else the CPU's operators are."""
     trace = _read(path)
-    timed = [
-        (e["name"], e.get("cat"), (e["ts"] * 1e-6, (e["ts"] + e["dur"]) * 1e-6)) for e in trace["traceEvents"]
-    ]
-    steps = sorted({span for name, _, span in timed if name.startswith("ProfilerStep")})
+    events = [e for e in trace["traceEvents"] if e.get("cat") != "gpu_user_annotation"]  # echoes of the CPU's
+    timed = [(e["name"], e.get("cat"), (e["ts"] * 1e-6, (e["ts"] + e["dur"]) * 1e-6)) for e in events]
+    steps = sorted(span for name, _, span in timed if name.startswith("ProfilerStep"))
     if not steps:
         raise ValueError(f"{path} holds no step: call prof.step() after each, as often as the schedule asks")
     gpu = any(cat == "kernel" for _, cat, _ in timed)
     work = _GPU if gpu else {"cpu_op"}
     talk = _merged(span for name, cat, span in timed if re.match(_TALK, name) and (not gpu or cat in _GPU))
-    busy = _merged(
-        span for name, cat, span in timed if cat in work and not re.match(f"{_TALK}|{_WAITS}", name)
-    )
+    busy = _merged(span for name, cat, span in timed if cat in work and not re.match(_NO_WORK, name))
     loads = _merged(span for name, _, span in timed if re.match(_INPUT, name))
     loads, busy = (_without(loads, busy), busy) if gpu else (loads, _without(busy, loads))
     exposed = _without(_without(talk, busy), loads)
@@ -114,7 +114,7 @@ def _rank(path: Path) -> _Rank:
     return _Rank(f"rank {trace.get('distributedInfo', {}).get('rank', 0)}", steps, parts)
 
 
-def _ranks(traces: str | Path | Sequence[str | Path]) -> list[_Rank]:
+def _ranks(traces: Traces) -> list[_Rank]:
     """The traces in a folder, or of a list of files, by rank."""
     if isinstance(traces, str | Path):
         paths = sorted([*Path(traces).glob("*.json"), *Path(traces).glob("*.json.gz")])
@@ -124,7 +124,7 @@ def _ranks(traces: str | Path | Sequence[str | Path]) -> list[_Rank]:
     return sorted((_rank(Path(path)) for path in traces), key=lambda rank: int(rank.name[5:]))
 
 
-def step_parts(traces: str | Path | Sequence[str | Path]) -> dict[str, dict[str, float]]:
+def step_parts(traces: Traces) -> dict[str, dict[str, float]]:
     """How a step divides: "rank 0" and so on to seconds of input, compute, exposed communication, idle.
 
     `traces` is a folder or a list of files. The four add up to the mean duration of the recorded steps.
@@ -138,16 +138,15 @@ def step_parts(traces: str | Path | Sequence[str | Path]) -> dict[str, dict[str,
     return parts
 
 
-def exposed(traces: str | Path | Sequence[str | Path]) -> float:
+def exposed(traces: Traces) -> float:
     """The share of all ranks' communication, from 0 to 1, during which the same rank does nothing else."""
     ranks = _ranks(traces)
-    hidden, bare = (
-        sum(_seconds(rank.parts[f"{how} communication"]) for rank in ranks) for how in ("hidden", "exposed")
-    )
+    both = ("hidden communication", "exposed communication")
+    hidden, bare = (sum(_seconds(rank.parts[part]) for rank in ranks) for part in both)
     return bare / (hidden + bare) if hidden + bare else 0.0
 
 
-def timeline(traces: str | Path | Sequence[str | Path], title: str = "", steps: int = 2) -> None:
+def timeline(traces: Traces, title: str = "", steps: int = 2) -> None:
     """Draw the first recorded steps of all ranks: two lanes a rank, its own work and its communication.
 
     `traces` is a folder or a list of files. What is blank in both lanes is idle.
@@ -162,19 +161,12 @@ def timeline(traces: str | Path | Sequence[str | Path], title: str = "", steps: 
             bars = [(1e3 * (start - zero), 1e3 * (stop - start)) for start, stop in rank.parts[part]]
             lane = row + 0.42 * part.endswith("communication")
             axes.broken_barh(
-                bars,
-                (lane, 0.38),
-                facecolor=colour,
-                hatch=hatch,
-                edgecolor="black",
-                linewidth=0.3,
-                label=part if not row else None,
-            )
+                bars, (lane, 0.38), facecolor=colour, hatch=hatch, edgecolor="black", linewidth=0.3,
+                label=None if row else part,
+            )  # fmt: skip
         for start, _ in rank.steps[:steps]:
             axes.plot([1e3 * (start - zero)] * 2, [row - 0.06, row + 0.86], color="black", linewidth=1.5)
     axes.set(xlim=(0, 1e3 * (end - zero)), ylim=(len(ranks), -0.1), xlabel="milliseconds", title=title)
     axes.set_yticks([row + 0.4 for row in range(len(ranks))], [rank.name for rank in ranks])
-    axes.legend(
-        ncols=4, loc="lower right", bbox_to_anchor=(1.02, 1.08), fontsize=9, handlelength=1.5, columnspacing=1
-    )
+    axes.legend(ncols=4, loc="lower right", bbox_to_anchor=(1.02, 1.08), fontsize=9, columnspacing=1)
     show()

@@ -149,3 +149,18 @@ def test_the_traces_that_come_with_the_course_are_small_and_name_no_folder() -> 
         assert path.stat().st_size < 300_000
         assert not re.search(r"/(home|root|tmp|work|Users)/", gzip.decompress(path.read_bytes()).decode())
     assert 0 < helpers.exposed(paths) < 1
+
+
+def test_a_step_that_a_gpu_echoes_counts_once(tmp_path: Path) -> None:
+    """With CUDA activities the trace repeats each user annotation on a lane of the GPU."""
+    step = {"ph": "X", "name": "ProfilerStep#1", "ts": 0, "dur": 1000, "tid": 1}
+    work = {"ph": "X", "ts": 50, "cat": "kernel", "tid": 7}
+    events = [
+        step | {"cat": "user_annotation"},
+        step | {"cat": "gpu_user_annotation", "ts": 50, "dur": 900},
+        work | {"name": "gemm", "dur": 600},
+        work | {"name": "ncclDevKernel_AllReduce", "ts": 650, "dur": 300},
+    ]
+    (path := tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    parts = helpers.step_parts([path])["rank 0"]
+    assert [round(1e6 * part) for part in parts.values()] == [0, 600, 300, 100]
