@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import test_check
 import torch
-from test_check import RIGHT, WRONG, enter
+from test_check import RIGHT, WRONG, enter, try_answers
 
 # scatter_any(value, n)
 
@@ -192,20 +192,7 @@ test_check.SAYS |= {
 }
 
 
-def mine(table: dict[str, dict[str, Any]]) -> list[Any]:
-    return test_check.named({topic: table[topic] for topic in TOPICS})
-
-
-@pytest.mark.parametrize(("topic", "name"), mine(RIGHT))
-def test_a_right_answer_passes(topic: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    test_check.test_a_right_answer_passes(topic, name, capsys)
-
-
-@pytest.mark.parametrize(("topic", "name"), mine(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong(
-    topic: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    test_check.test_a_wrong_answer_is_told_what_is_wrong(topic, name, monkeypatch, capsys)
+test_a_right_answer_passes, test_a_wrong_answer_is_told_what_is_wrong = try_answers(*TOPICS)
 
 
 def test_the_solutions_of_the_lesson_pass(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,16 +8,13 @@ import math
 import random
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import cloudpickle
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from test_check import DEADLOCKS, RIGHT, SAYS, WRONG, enter
-from test_check import test_a_right_answer_passes as passes
-from test_check import test_a_wrong_answer_is_told_what_is_wrong as is_told
+from test_check import DEADLOCKS, RIGHT, SAYS, WRONG, enter, try_answers
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, Subset
@@ -967,8 +964,6 @@ SAYS |= {
 
 # The tests
 
-MINE = ("evaluate", "resume")
-
 
 @pytest.fixture(autouse=True)
 def by_value() -> Iterator[None]:
@@ -978,17 +973,4 @@ def by_value() -> Iterator[None]:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def pairs(table: dict[str, dict[str, Any]]) -> list[Any]:
-    return [pytest.param(topic, name, id=f"{topic}, {name}") for topic in MINE for name in table[topic]]
-
-
-@pytest.mark.parametrize(("topic", "name"), pairs(RIGHT))
-def test_a_right_answer_passes(topic: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    passes(topic, name, capsys)
-
-
-@pytest.mark.parametrize(("topic", "name"), pairs(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong(
-    topic: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    is_told(topic, name, monkeypatch, capsys)
+test_a_right_answer_passes, test_a_wrong_answer_is_told_what_is_wrong = try_answers("evaluate", "resume")

@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import pytest
 import torch
-from test_check import RIGHT, SAYS, WRONG, enter
-from test_check import test_a_right_answer_passes as passes
-from test_check import test_a_wrong_answer_is_told_what_is_wrong as is_told
+from test_check import RIGHT, SAYS, WRONG, enter, try_answers
 from torch import nn
 from torch.amp import autocast
 
@@ -265,20 +261,4 @@ SAYS |= {
 
 # The tests
 
-MINE = ("scaled_step", "block")
-
-
-def pairs(table: dict[str, dict[str, Any]]) -> list[Any]:
-    return [pytest.param(topic, name, id=f"{topic}, {name}") for topic in MINE for name in table[topic]]
-
-
-@pytest.mark.parametrize(("topic", "name"), pairs(RIGHT))
-def test_a_right_answer_passes(topic: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    passes(topic, name, capsys)
-
-
-@pytest.mark.parametrize(("topic", "name"), pairs(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong(
-    topic: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    is_told(topic, name, monkeypatch, capsys)
+test_a_right_answer_passes, test_a_wrong_answer_is_told_what_is_wrong = try_answers("scaled_step", "block")

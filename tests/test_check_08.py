@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable
 
 import numpy as np
-import pytest
-from test_check import RIGHT, WRONG
-
-from helpers import check
-from helpers.check import WrongAnswer
+from test_check import RIGHT, SAYS, WRONG, try_answers
 
 Times = list[list[float]]
 
@@ -37,12 +32,6 @@ def by_steps(seconds: Times, batch: int, single: list[float]) -> tuple[float, fl
 
 
 RIGHT["report"] |= {"by numpy": by_numpy, "by steps": by_steps}
-
-
-@pytest.mark.parametrize("answer", RIGHT["report"].values(), ids=RIGHT["report"])
-def test_report_accepts(answer: Callable[..., object], capsys: pytest.CaptureFixture[str]) -> None:
-    check.report(answer)
-    assert capsys.readouterr().out.startswith("passed: ")
 
 
 def one_rank_counts(seconds: Times, batch: int, single: list[float]) -> tuple[float, float, float]:
@@ -87,28 +76,31 @@ def in_per_cent(seconds: Times, batch: int, single: list[float]) -> tuple[float,
     return rate, speedup, 100 * efficiency
 
 
-REPORTS = [
-    (one_rank_counts, "count those of all ranks"),
-    (rank_0_only, "which rank is that"),
-    (slowest_median, "slowest"),
-    (mean_of_steps, "moves a mean and not a median"),
-    (sum_of_rates, "slowest"),
-    (fastest_step, "hint"),
-    (ratio_of_steps, "hint"),
-    (inverted, "hint"),
-    (in_per_cent, "hint"),
-    (lambda *_: None, "nothing was returned"),
-    (lambda seconds, batch, single: by_steps(seconds, batch, single)[0], "should be a list"),
-    (lambda *given: by_steps(*given)[:2], "hint"),
-    (lambda seconds, batch, single: seconds["rank"], "no error"),
-]
-WRONG["report"] |= {f"{at}, {answer.__name__}": answer for at, (answer, _) in enumerate(REPORTS)}
-
-
-@pytest.mark.parametrize(("answer", "hint"), REPORTS)
-def test_report_rejects(answer: Callable[..., object], hint: str) -> None:
-    with pytest.raises(WrongAnswer, match=hint):
-        check.report(answer)
+WRONG["report"] |= {
+    "one rank counts": one_rank_counts,
+    "rank 0 only": rank_0_only,
+    "slowest median": slowest_median,
+    "mean of steps": mean_of_steps,
+    "sum of rates": sum_of_rates,
+    "fastest step": fastest_step,
+    "ratio of steps": ratio_of_steps,
+    "inverted": inverted,
+    "in per cent": in_per_cent,
+    "nothing": lambda *_: None,
+    "the rate alone": lambda *given: by_steps(*given)[0],
+    "no efficiency": lambda *given: by_steps(*given)[:2],
+    "an error": lambda seconds, batch, single: seconds["rank"],
+}
+SAYS |= {
+    ("report", "one rank counts"): "count those of all ranks",
+    ("report", "rank 0 only"): "which rank is that",
+    ("report", "slowest median"): "slowest",
+    ("report", "mean of steps"): "moves a mean and not a median",
+    ("report", "sum of rates"): "slowest",
+    ("report", "nothing"): "nothing was returned",
+    ("report", "the rate alone"): "should be a list",
+    ("report", "an error"): "no error",
+}
 
 
 Series = dict[str, dict[int, float]]
@@ -131,12 +123,6 @@ RIGHT["suspects"] |= {
     "lists, in another order": lambda series: [list(pair) for pair in reversed(right(series))],
     "a tuple": lambda series: tuple(right(series)),
 }
-
-
-@pytest.mark.parametrize("answer", RIGHT["suspects"].values(), ids=RIGHT["suspects"])
-def test_suspects_accepts(answer: Callable[..., object], capsys: pytest.CaptureFixture[str]) -> None:
-    check.suspects(answer)
-    assert capsys.readouterr().out.startswith("passed: ")
 
 
 def base_is_one(series: Series) -> Found:
@@ -177,28 +163,24 @@ def ten_times(series: Series) -> Found:
     return [(name, n) for name, rates in series.items() for n in rates if rates[n] > 10 * rates[min(rates)]]
 
 
-MISTAKES = [
-        base_is_one, base_is_the_first, no_falls, only_falls, falls_behind_the_last_only, ten_times,
-        lambda series: right(series, 1.0), lambda series: right(series, 2.0),
-        lambda series: [name for name, _ in right(series)],
-        lambda series: right(series)[:1], lambda series: right(series) * 2, lambda series: [],
-        lambda series: dict(right(series)), lambda series: None, lambda series: len(right(series)),
-        lambda series: [(name, n) for name, rates in series.items() for n in rates],
-        lambda series: [(n, name) for name, n in right(series)],
-    ]  # fmt: skip
-WRONG["suspects"] |= {f"{at}, {answer.__name__}": answer for at, answer in enumerate(MISTAKES)}
+WRONG["suspects"] |= {
+    "base is one": base_is_one,
+    "base is the first": base_is_the_first,
+    "no falls": no_falls,
+    "only falls": only_falls,
+    "falls behind the last only": falls_behind_the_last_only,
+    "ten times": ten_times,
+    "whatever is above linear": lambda series: right(series, 1.0),
+    "twice linear": lambda series: right(series, 2.0),
+    "names": lambda series: [name for name, _ in right(series)],
+    "the first": lambda series: right(series)[:1],
+    "each twice": lambda series: right(series) * 2,
+    "none": lambda series: [],
+    "a dict": lambda series: dict(right(series)),
+    "nothing": lambda series: None,
+    "how many": lambda series: len(right(series)),
+    "all": lambda series: [(name, n) for name, rates in series.items() for n in rates],
+    "the other way round": lambda series: [(n, name) for name, n in right(series)],
+}
 
-
-@pytest.mark.parametrize("answer", WRONG["suspects"].values(), ids=WRONG["suspects"])
-def test_suspects_rejects(answer: Callable[..., object]) -> None:
-    with pytest.raises(WrongAnswer, match="hint"):
-        check.suspects(answer)
-
-
-def test_stubs_are_not_attempted(capsys: pytest.CaptureFixture[str]) -> None:
-    def stub(*_: object) -> None:
-        raise NotImplementedError("what to do")
-
-    check.report(stub)
-    check.suspects(stub)
-    assert capsys.readouterr().out == "not attempted: what to do\n" * 2
+test_a_right_answer_passes, test_a_wrong_answer_is_told_what_is_wrong = try_answers("report", "suspects")
