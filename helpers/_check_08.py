@@ -11,6 +11,7 @@ _REPORTS = [
     ([[0.5, 0.5, 0.5]], 32, [0.5, 0.5, 0.5]),
     ([[0.10, 0.20, 0.30], [0.30, 0.20, 0.10]], 64, [0.2, 0.4, 0.3]),
     ([[0.2, 0.2, 9.0, 0.2, 0.2], [0.1, 0.1, 0.1, 0.1, 0.1]], 256, [0.3, 0.3, 0.3, 4.0]),
+    ([[0.1, 0.4, 0.2, 0.3]], 8, [0.1, 0.2, 0.4, 0.5]),
     ([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0], [1.5, 1.0]], 10, [1.0]),
 ]
 
@@ -53,7 +54,7 @@ def report(answer: Callable[[list[list[float]], int, list[float]], tuple[float, 
         hints = [hint for hint, mistaken in made.items() if same(got, mistaken)]
         hint = "the rate is all samples of a step over its seconds; the others follow from it"
         expect(tried, got, expected, (hints or [hint])[0])
-    return "one rank and several, ranks that are slow in turn, a disturbed step, a disturbed single run"
+    return "one rank and several, ranks that are slow in turn, a disturbed step, an even number of steps"
 
 
 _PUBLISHED: list[tuple[str, dict[str, dict[int, float]], list[tuple[str, int]], str]] = [

@@ -877,9 +877,8 @@ def try_answers(*topics: str) -> tuple[Callable[..., None], Callable[..., None]]
             r"tried (.+)\n  came out: (.+)\n  expected: (.+)\n  hint: (.+)", str(caught.value), re.S
         )
         assert parts
-        assert (
-            shown(topic, parts[1] + parts[3] + parts[4]) == []
-        )  # what came out may show lines of the answer
+        # what came out may show lines of the answer
+        assert shown(topic, parts[1] + parts[3] + parts[4]) == []
         assert SAYS.get((topic, name), "") in str(caught.value)
         assert "passed" not in capsys.readouterr().out
 

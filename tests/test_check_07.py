@@ -3,8 +3,11 @@
 # ruff: noqa: ANN001, ANN201, ANN204 (learners do not annotate)
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import torch
 from test_check import RIGHT, WRONG, try_answers
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
@@ -48,6 +51,8 @@ def input_first(ranks):
 
 RIGHT["cause"] |= {"by the book": by_the_book, "in a loop": in_a_loop}
 WRONG["cause"] |= {
+    "twice is a straggler": partial(by_the_book, limit=2.0),
+    "1.5 times is a straggler": partial(by_the_book, limit=1.5),
     "no straggler": partial(by_the_book, limit=1e9),
     "any difference is a straggler": partial(by_the_book, limit=1.0),
     "only three times is a straggler": partial(by_the_book, limit=3.0),
@@ -73,7 +78,19 @@ class Stream(IterableDataset):
         return iter([self.data[at] for at in range(len(self.data))])
 
 
+def by_a_thread(data):
+    with ThreadPoolExecutor(1) as reader:
+        rows = [range(first, first + 32) for first in range(0, len(data), 32)]
+        ahead = deque(maxlen=3)
+        for row in rows:
+            ahead.append(reader.submit(lambda row=row: torch.tensor([data[at] for at in row])))
+            if len(ahead) == 3:
+                yield ahead.popleft().result()
+        yield from (batch.result() for batch in ahead)
+
+
 RIGHT["loader"] |= {
+    "a thread": by_a_thread,
     "two workers": lambda data: DataLoader(data, 32, num_workers=2, prefetch_factor=4),
     "two workers, the default prefetching": lambda data: DataLoader(data, batch_size=32, num_workers=2),
 }
@@ -86,6 +103,10 @@ WRONG["loader"] |= {
     "every worker reads all": lambda data: DataLoader(Stream(data), batch_size=32, num_workers=2),
     "no batches": lambda data: DataLoader(data, batch_size=None, num_workers=2),
     "prefetching without workers": lambda data: DataLoader(data, batch_size=32, prefetch_factor=4),
+    "all at once": lambda data: [
+        [data[at] for at in range(first, first + 32)] for first in range(0, 384, 32)
+    ],
+    "all at once, in a DataLoader": lambda data: DataLoader([data[at] for at in range(384)], batch_size=32),
     "a number": lambda data: 3,
     "nothing": lambda data: None,
 }

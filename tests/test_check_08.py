@@ -60,6 +60,12 @@ def fastest_step(seconds: Times, batch: int, single: list[float]) -> tuple[float
     return made(len(seconds) * batch / min(rounds(seconds)), batch, single, len(seconds))
 
 
+def upper_median(seconds: Times, batch: int, single: list[float]) -> tuple[float, float, float]:
+    step, alone = (sorted(times)[len(times) // 2] for times in (rounds(seconds), single))
+    rate = len(seconds) * batch / step
+    return rate, rate * alone / batch, rate * alone / batch / len(seconds)
+
+
 def ratio_of_steps(seconds: Times, batch: int, single: list[float]) -> tuple[float, float, float]:
     rate, _, _ = by_steps(seconds, batch, single)
     speedup = statistics.median(single) / statistics.median(rounds(seconds))
@@ -83,6 +89,7 @@ WRONG["report"] |= {
     "mean of steps": mean_of_steps,
     "sum of rates": sum_of_rates,
     "fastest step": fastest_step,
+    "upper median": upper_median,
     "ratio of steps": ratio_of_steps,
     "inverted": inverted,
     "in per cent": in_per_cent,
