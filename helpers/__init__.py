@@ -40,7 +40,6 @@ _PLACES = {
     "exposed": "_timeline",
     "step_parts": "_timeline",
     "timeline": "_timeline",
-    "trace_events": "_timeline",
     "run_script": "_scripts",
     "child_errors": "_scripts",
 }

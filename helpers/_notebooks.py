@@ -141,13 +141,14 @@ def records(nb: NotebookNode) -> bool:
 
 def record(lessons: list[Path], target: Path) -> None:
     """Execute the lessons that record results and keep these in this machine's file; the lessons stay."""
-    chosen = [path for path in lessons if records(nbformat.read(path, 4))]
+    notebooks = {path: nbformat.read(path, 4) for path in lessons}
+    chosen = {path: nb for path, nb in notebooks.items() if records(nb)}
     if not chosen:
         raise LessonError(f"none of {len(lessons)} lessons records a result")
     target.mkdir(parents=True, exist_ok=True)
     file = target / file_name(hardware())
-    for path in chosen:
-        run(nbformat.read(path, 4), path.parent, path.name, os.environ | {"HELPERS_RECORD": str(file)})
+    for path, nb in chosen.items():
+        run(nb, path.parent, path.name, os.environ | {"HELPERS_RECORD": str(file)})
         print(f"{path.name}: recorded in {target.name}/{file.name}", flush=True)
 
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ._devices import device, gpu_count
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _Threads(nn.Module):
     def __init__(self, module: nn.Module, n: int) -> None:
         super().__init__()
-        self.module, self.pool = module, ThreadPoolExecutor(n)
-        self.n = n
+        self.module, self.n, self.pool = module, n, ThreadPoolExecutor(n)
 
     def _replicate(self) -> nn.Module:
         tensors = [*self.module.parameters(), *self.module.buffers()]
         return copy.deepcopy(self.module, {id(tensor): tensor.clone() for tensor in tensors})
 
     def forward(self, batch: Tensor) -> Tensor:
-        import torch
-
         parts = batch.chunk(self.n)
         replicas = [self.module, *[self._replicate() for _ in parts[1:]]]
         return torch.cat(list(self.pool.map(lambda replica, part: replica(part), replicas, parts)))

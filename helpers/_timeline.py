@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ._draw import COLOURS, figure, show
+
 Traces = str | Path | Sequence[str | Path]  # a folder, or files
 Spans = list[tuple[float, float]]  # from, to, in seconds: in order, without overlap
 
@@ -23,9 +25,9 @@ _NO_WORK = rf"{_TALK}|autograd::engine|c10d::|record_param_comms|torch\.distribu
 _INPUT = r"enumerate\(DataLoader\)|input$"
 _GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 _LOOKS = {
-    "input": ("#F0E442", "xx"),
-    "compute": ("#56B4E9", ""),
-    "exposed communication": ("#D55E00", "//"),
+    "input": (COLOURS[4], "xx"),
+    "compute": (COLOURS[0], ""),
+    "exposed communication": (COLOURS[6], "//"),
     "hidden communication": ("white", ".."),
 }
 
@@ -60,6 +62,10 @@ def _seconds(spans: Spans) -> float:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """A trace, `.json` or `.json.gz`; of its events those with a duration (`ts` and `dur` in microseconds).
+
+    Format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no trace at {path}: did this rank come to prof.export_chrome_trace(...)?")
     raw = path.read_bytes()
@@ -69,19 +75,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         why = f"{path} ({len(raw):,} bytes) is not a whole trace: record this rank again"
         raise ValueError(why) from None
-
-
-def trace_events(path: str | Path) -> list[dict[str, Any]]:
-    """What has a duration in a trace, `.json` or `.json.gz`, that `prof.export_chrome_trace` wrote.
-
-    Each event has a `name`, a category `cat`, its begin `ts` and its duration `dur`, in microseconds
-    (format: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
-
-    Raises:
-        FileNotFoundError, ValueError: no such file, or one that is not whole.
-    """
-    events: list[dict[str, Any]] = _read(Path(path))["traceEvents"]
-    return events
 
 
 @dataclass(frozen=True)
@@ -151,8 +144,6 @@ def timeline(traces: Traces, title: str = "", steps: int = 2) -> None:
 
     `traces` is a folder or a list of files. What is blank in both lanes is idle.
     """
-    from ._draw import figure, show
-
     ranks = _ranks(traces)
     zero, end = min(rank.steps[0][0] for rank in ranks), max(rank.steps[:steps][-1][1] for rank in ranks)
     _, axes = figure(7.2, 0.75 * len(ranks) + 1.3)

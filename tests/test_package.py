@@ -173,5 +173,5 @@ def test_the_package_stays_small() -> None:
     print(f"{sum(lengths.values())} lines of code in helpers: {lengths}, and a lesson's checks: {checks}")
     assert lengths["_devices"] > 50  # lines are really counted
     del lengths["_notebooks"]  # a tool of this repository, which no lesson imports
-    assert sum(lengths.values()) <= 1850  # launching 795, measuring and recording 167, drawing 290
+    assert sum(lengths.values()) <= 1850
     assert max(checks.values()) <= 120  # these grow with the lessons, so each stays small

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import helpers
+from helpers import _timeline
 
 MS = 1000  # microseconds
 
@@ -101,7 +102,7 @@ def test_files_come_in_any_order_and_ranks_in_theirs(tmp_path: Path) -> None:
 
 
 def test_events_are_those_with_a_duration(tmp_path: Path) -> None:
-    names = [each["name"] for each in helpers.trace_events(one_rank(tmp_path))]
+    names = [each["name"] for each in _timeline._read(one_rank(tmp_path))["traceEvents"]]
     assert names[:2] == ["ProfilerStep#1", "enumerate(DataLoader)#_Single.__next__"]
     assert "process_name" not in names
 

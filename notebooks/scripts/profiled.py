@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # errors only
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler's own log: nothing
 
 
 def trace(rank, step, folder, steps=3):
